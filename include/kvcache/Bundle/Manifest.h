@@ -1,0 +1,292 @@
+//===- Manifest.h - What a bundle says about itself -------------*- C++ -*-===//
+//
+// The compiler fills a Manifest and writes it; the runtime reads it back. Both
+// sides use these structs, `writeManifest` and `validateManifest`, so that they
+// cannot drift. Plain data, no LLVM.
+//
+// Sizes are in elements where a field says so and in bytes otherwise. Every
+// number a kernel receives is kept as an exact bit pattern.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef KVCACHE_BUNDLE_MANIFEST_H
+#define KVCACHE_BUNDLE_MANIFEST_H
+
+#include "kvcache/Support/Expected.h"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace kvcache {
+
+/// The value of "format" in every manifest.
+inline constexpr std::string_view manifestFormat = "kvcache-bundle";
+/// The only version that this library writes and reads.
+inline constexpr int64_t manifestVersion = 1;
+
+enum class ElementType { BF16, F16, F32, F8E4M3FN, F8E5M2, I32, I64, U8 };
+
+/// The MLIR spelling: bf16, f16, f32, f8E4M3FN, f8E5M2, i32, i64, u8.
+std::string_view elementTypeName(ElementType type);
+std::optional<ElementType> parseElementType(std::string_view name);
+/// Bytes of one element.
+unsigned elementTypeBytes(ElementType type);
+
+/// An option as given or defaulted: an integer or a string.
+using OptionValue = std::variant<int64_t, std::string>;
+using OptionMap = std::map<std::string, OptionValue>;
+
+/// The static sizes that grids and workspaces come from.
+struct Capacities {
+  int64_t maxTokens = 0;
+  int64_t maxSequences = 0;
+  int64_t maxPagesPerSequence = 0;
+  int64_t numPages = 0;
+};
+
+/// One f32 with its exact bits. The manifest shows the decimal value too; the
+/// reader refuses a manifest in which the two differ.
+struct ScalarF32 {
+  uint32_t bits = 0;
+
+  static ScalarF32 of(float value);
+  float value() const;
+};
+
+/// Where a scale came from.
+enum class Provenance { Checkpoint, Default, Duplicate, Maximum, Override };
+
+/// The manifest's spelling: checkpoint, default, duplicate, maximum, override.
+std::string_view provenanceName(Provenance provenance);
+std::optional<Provenance> parseProvenance(std::string_view name);
+
+struct Scale {
+  ScalarF32 value;
+  Provenance provenance = Provenance::Default;
+  /// Checkpoint key, or what an override was given as; empty for a default.
+  std::string key;
+};
+
+/// Names of the buffers that a layer's ops work on. Empty where a layer has
+/// none (`lse` without LSE output; `key` and `value` of a layer that only
+/// reads a cache).
+struct LayerBuffers {
+  std::string query;       // [max_tokens][query_heads][head_dim]
+  std::string key, value;  // [max_tokens][kv_heads][head_dim]
+  std::string output;      // as query
+  std::string lse;         // [max_tokens][query_heads] f32, natural logarithm
+  std::string kCache;      // [num_pages][page_size][kv_heads][head_dim] ...
+  std::string vCache;      // ... in this logical order whatever the strides
+  std::string pageTable;   // [max_sequences][max_pages_per_sequence] i32
+  std::string lengths;     // [max_sequences] i32
+  std::string queryStart;  // [max_sequences + 1] i32
+  std::string slotMapping; // [max_tokens] i64
+};
+
+struct Layer {
+  /// Unique and short: what launches name, and the prefix of buffer names.
+  std::string id;
+  /// The layer's name in the graph.
+  std::string name;
+  /// The cache's symbol; layers that share a cache name the same one.
+  std::string cache;
+  ElementType elementType = ElementType::F8E4M3FN; // of the cache
+  int64_t queryHeads = 0;
+  int64_t kvHeads = 0;
+  int64_t headDim = 0;
+  int64_t pageSize = 0;
+  std::string layout; // nhd, hnd, packed, or strides:...
+  ScalarF32 softmaxScale;
+  std::string softmaxScaleFrom; // e.g. "config.json: head_dim"
+  Scale kScale, vScale;
+  /// SHA-256 (hex) of what makes two caches compatible; `cacheCompatibility`.
+  std::string compatibility;
+  LayerBuffers buffers;
+};
+
+enum class BufferRole {
+  Activation,
+  Cache,
+  PageTable,
+  Lengths,
+  Slots,
+  QueryStart,
+  Workspace
+};
+
+/// The manifest's spelling: activation, cache, page_table, lengths, slots,
+/// query_start, workspace.
+std::string_view bufferRoleName(BufferRole role);
+std::optional<BufferRole> parseBufferRole(std::string_view name);
+
+enum class BufferAccess { Read, Write, ReadWrite };
+std::string_view bufferAccessName(BufferAccess access);
+std::optional<BufferAccess> parseBufferAccess(std::string_view name);
+
+enum class BufferOwner { Caller, Runtime };
+std::string_view bufferOwnerName(BufferOwner owner);
+std::optional<BufferOwner> parseBufferOwner(std::string_view name);
+
+struct BufferView {
+  std::string buffer;  // the buffer that holds the memory; not itself a view
+  uint64_t offset = 0; // bytes
+};
+
+struct Buffer {
+  std::string name;
+  BufferRole role = BufferRole::Activation;
+  ElementType elementType = ElementType::BF16;
+  std::vector<int64_t> shape;       // at capacity
+  std::vector<int64_t> strides;     // elements, positive
+  std::vector<int64_t> dynamicDims; // ascending; live extent may be smaller
+  BufferAccess access = BufferAccess::Read;
+  BufferOwner owner = BufferOwner::Caller;
+  bool stableAddress = false;
+  /// A buffer with memory of its own: its size, at least `spanBytes`. A view:
+  /// exactly `spanBytes`.
+  uint64_t bytes = 0;
+  std::optional<BufferView> offsetIn;
+};
+
+/// Bytes from a buffer's first element to the end of its last, by shape and
+/// strides; 0 when a dimension is 0; nothing when it overflows 63 bits, or
+/// shape and strides do not fit each other.
+std::optional<uint64_t> spanBytes(const Buffer &buffer);
+
+/// Contiguous row-major strides of `shape`, in elements.
+std::vector<int64_t> contiguousStrides(const std::vector<int64_t> &shape);
+
+struct FileDigest {
+  std::string file;   // relative to the bundle, '/' as separator, no ".."
+  std::string sha256; // 64 lower-case hex digits
+};
+
+struct HostValue {
+  std::string name;
+  ElementType elementType = ElementType::BF16;
+  std::vector<int64_t> shape; // -1 = any extent
+};
+
+/// The graph around the segments, as MLIR on tensors.
+struct HostCode {
+  FileDigest file;
+  std::string function;
+  std::vector<HostValue> arguments;
+  std::vector<HostValue> results;
+};
+
+struct Segment {
+  std::string name;
+  std::string function; // symbol in host code: "kvcache.<program>.<segment>"
+  /// Buffers that host code passes as memrefs, in order.
+  std::vector<std::string> arguments;
+};
+
+struct Program {
+  std::string name;
+  std::optional<HostCode> host;
+  std::vector<Segment> segments;
+};
+
+/// What ptxas said about a kernel, when it ran.
+struct KernelReport {
+  std::string ptxas; // version
+  int64_t registers = 0;
+  int64_t stackBytes = 0;
+  int64_t spillStoreBytes = 0;
+  int64_t spillLoadBytes = 0;
+  int64_t staticSharedBytes = 0;
+};
+
+struct Kernel {
+  std::string name;
+  /// Structural constants it was specialised for, by name.
+  OptionMap structure;
+  std::optional<KernelReport> report;
+};
+
+enum class LaunchOp { Write, PagedAttention };
+std::string_view launchOpName(LaunchOp op); // write, paged_attention
+std::optional<LaunchOp> parseLaunchOp(std::string_view name);
+
+/// One kernel argument. Only the members of its kind mean something.
+struct Argument {
+  enum class Kind { Buffer, F32, I32, I64, Null };
+
+  Kind kind = Kind::Null;
+  std::string buffer; // Buffer: its name; the kernel gets its address
+  ScalarF32 f32;      // F32
+  int64_t integer = 0;
+  std::string from; // F32: the formula it was folded from; may be empty
+
+  static Argument ofBuffer(std::string name);
+  static Argument ofF32(float value, std::string from);
+  static Argument ofI32(int32_t value);
+  static Argument ofI64(int64_t value);
+  static Argument null();
+};
+
+struct Launch {
+  std::string program;
+  std::string segment;
+  std::string kernel;
+  LaunchOp op = LaunchOp::Write;
+  std::string layer; // Layer::id
+  std::array<int64_t, 3> grid = {1, 1, 1};
+  std::array<int64_t, 3> block = {128, 1, 1};
+  int64_t sharedBytes = 0; // dynamic
+  std::vector<Argument> arguments;
+};
+
+struct Target {
+  std::string chip; // sm_90
+  FileDigest ptx;
+  std::optional<FileDigest> cubin;
+  std::vector<Kernel> kernels;
+  std::vector<Launch> launches; // in launch order; a segment's are contiguous
+};
+
+struct Manifest {
+  std::string producer; // "kvcache 0.1.0"
+  OptionMap options;
+  Capacities capacities;
+  std::vector<Layer> layers;
+  std::vector<Buffer> buffers;
+  std::vector<Program> programs;
+  std::vector<Target> targets;
+
+  const Layer *findLayer(std::string_view id) const;
+  const Buffer *findBuffer(std::string_view name) const;
+  const Program *findProgram(std::string_view name) const;
+  const Target *findTarget(std::string_view chip) const;
+};
+
+/// SHA-256 (hex) over scale bits, element type, layout, page size and
+/// dimensions of a layer's cache: a prefix cache written under another digest
+/// must not be read by this layer.
+std::string cacheCompatibility(const Layer &layer);
+
+/// The manifest as JSON text: members in a fixed order, two spaces of
+/// indentation, the same bytes for the same manifest.
+std::string writeManifest(const Manifest &manifest);
+
+/// Everything that must hold across fields: unique names, references that
+/// exist, sizes that agree with shape and strides, launch limits of CUDA, file
+/// names that stay inside the bundle. The message starts with the path of the
+/// offending field, e.g. "targets[0].launches[2].grid[1]: expected ...".
+Error validateManifest(const Manifest &manifest);
+
+/// Reads and validates. Refuses unknown members, wrong types, numbers out of
+/// range, and every other version. `file` starts each message.
+Expected<Manifest> parseManifest(std::string_view json,
+                                 const std::string &file = "manifest.json");
+
+} // namespace kvcache
+
+#endif // KVCACHE_BUNDLE_MANIFEST_H

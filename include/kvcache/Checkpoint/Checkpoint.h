@@ -1,0 +1,71 @@
+//===- Checkpoint.h - A model's folder of files -----------------*- C++ -*-===//
+
+#ifndef KVCACHE_CHECKPOINT_CHECKPOINT_H
+#define KVCACHE_CHECKPOINT_CHECKPOINT_H
+
+#include "kvcache/Checkpoint/Diagnostic.h"
+#include "kvcache/Checkpoint/Safetensors.h"
+#include "kvcache/Support/Json.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvcache {
+
+/// A JSON file of a checkpoint, with its name for messages.
+struct JsonFile {
+  std::string path;
+  JsonValue value;
+};
+
+/// An opened checkpoint: every shard's header has been read, no tensor data.
+class Checkpoint {
+public:
+  /// Opens a folder or a single .safetensors file.
+  ///
+  /// Of a folder, the shards are those that model.safetensors.index.json
+  /// names, else every *.safetensors file in it. config.json and
+  /// hf_quant_config.json are read where they exist (beside a single file,
+  /// too).
+  ///
+  /// Errors: the path does not exist; no safetensors file; a shard that the
+  /// index names is missing or not readable; the index names a tensor that no
+  /// shard has; JSON that is not valid.
+  static Expected<Checkpoint> open(const std::string &path);
+
+  /// As given to open().
+  const std::string &path() const { return root; }
+
+  /// In the order of their names.
+  const std::vector<SafetensorsFile> &shards() const { return files; }
+
+  /// The first shard's tensor of that name, or null. `shard`, if given,
+  /// receives the file it came from.
+  const Tensor *find(std::string_view name,
+                     const SafetensorsFile **shard = nullptr) const;
+
+  /// config.json; null if there is none.
+  const JsonFile *config() const { return configFile ? &*configFile : nullptr; }
+  /// hf_quant_config.json (ModelOpt's own file); null if there is none.
+  const JsonFile *hfQuantConfig() const {
+    return hfQuantFile ? &*hfQuantFile : nullptr;
+  }
+
+  /// Remarks and warnings about the files themselves, such as a safetensors
+  /// file that the index does not name.
+  const std::vector<Diagnostic> &diagnostics() const { return findings; }
+
+private:
+  std::string root;
+  std::vector<SafetensorsFile> files;
+  std::optional<JsonFile> configFile, hfQuantFile;
+  std::vector<Diagnostic> findings;
+
+  Error openIndexed(const std::string &indexPath);
+};
+
+} // namespace kvcache
+
+#endif // KVCACHE_CHECKPOINT_CHECKPOINT_H

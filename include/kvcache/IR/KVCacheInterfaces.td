@@ -1,0 +1,46 @@
+//===- KVCacheInterfaces.td - Interfaces of cache ops --------*- tablegen -*-===//
+
+#ifndef KVCACHE_IR_KVCACHEINTERFACES_TD
+#define KVCACHE_IR_KVCACHEINTERFACES_TD
+
+include "mlir/IR/OpBase.td"
+
+def CacheOpInterface : OpInterface<"CacheOpInterface"> {
+  let cppNamespace = "::mlir::kvcache";
+  let description = [{
+    An op that reads or writes a cache through a handle. Passes ask this
+    interface and never list ops by name.
+  }];
+  let methods = [
+    InterfaceMethod<"The handle of type `!kvcache.cache`.",
+      "::mlir::TypedValue<::mlir::kvcache::CacheType>", "getCacheHandle">,
+    InterfaceMethod<"Whether the op reads or writes the cache.",
+      "::mlir::kvcache::CacheAccess", "getCacheAccess">
+  ];
+}
+
+def CaptureHazardOpInterface : OpInterface<"CaptureHazardOpInterface"> {
+  let cppNamespace = "::mlir::kvcache";
+  let description = [{
+    An op that may be impossible in a captured graph. Foreign ops get this
+    interface by external models (`registerCaptureHazardExternalModels`).
+  }];
+  let methods = [
+    InterfaceMethod<"Why the op cannot be captured; nothing when it can.",
+      "::std::optional<::mlir::kvcache::CaptureHazard>", "getCaptureHazard">
+  ];
+}
+
+def ScaleUserInterface : OpInterface<"ScaleUserInterface"> {
+  let cppNamespace = "::mlir::kvcache";
+  let description = [{
+    An op whose arithmetic uses scales of its cache, each exactly once.
+  }];
+  let methods = [
+    InterfaceMethod<"The roles of the scales that the op uses, and how each enters the arithmetic.",
+      "::llvm::SmallVector<::std::pair<::mlir::kvcache::ScaleRole, ::mlir::kvcache::ScaleUse>>",
+      "getScaleUses">
+  ];
+}
+
+#endif // KVCACHE_IR_KVCACHEINTERFACES_TD

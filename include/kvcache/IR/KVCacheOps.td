@@ -1,0 +1,608 @@
+//===- KVCacheOps.td - Operations of the kvcache dialect -----*- tablegen -*-===//
+
+#ifndef KVCACHE_IR_KVCACHEOPS_TD
+#define KVCACHE_IR_KVCACHEOPS_TD
+
+include "kvcache/IR/KVCacheAttributes.td"
+include "kvcache/IR/KVCacheInterfaces.td"
+include "mlir/IR/BuiltinAttributes.td"
+include "mlir/IR/OpAsmInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/IR/RegionKindInterface.td"
+include "mlir/Interfaces/DestinationStyleOpInterface.td"
+include "mlir/Interfaces/FunctionInterfaces.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class KVCache_Op<string mnemonic, list<Trait> traits = []> : Op<KVCache_Dialect, mnemonic, traits> {
+  let hasVerifier = 1;
+}
+
+/// A module-level declaration: a symbol without operands, results and effects.
+class KVCache_SymbolOp<string mnemonic, list<Trait> traits = []>
+    : KVCache_Op<mnemonic, !listconcat([Symbol], traits)>;
+
+// Memory behind handles. Ops on different caches may be reordered only by
+// somebody who knows that the symbols differ, so all caches are one resource.
+def KVCache_CacheResource : Resource<"::mlir::kvcache::CacheResource">;
+// Scale buffers that are still dynamic are memory as well.
+def KVCache_ScaleResource : Resource<"::mlir::kvcache::ScaleResource">;
+
+def KVCache_QueryElement : AnyTypeOf<[F16, BF16, F32, F8E4M3FN, F8E5M2]>;
+def KVCache_RowElement : AnyTypeOf<[F16, BF16, F32]>;
+def KVCache_CodeElement : AnyTypeOf<[F8E4M3FN, F8E5M2, F8E4M3FNUZ]>;
+
+class KVCache_Shaped<Type element, list<int> ranks, string descr>
+    : AnyTypeOf<[TensorRankOf<[element], ranks>, MemRefRankOf<[element], ranks>], descr>;
+
+def KVCache_Rows : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, KV heads, head dim] of f16, bf16 or f32">;
+def KVCache_Queries : KVCache_Shaped<KVCache_QueryElement, [3], "tensor or memref [tokens, query heads, head dim]">;
+def KVCache_LSE : KVCache_Shaped<F32, [2], "tensor or memref [tokens, query heads] of f32">;
+def KVCache_Activations : KVCache_Shaped<KVCache_QueryElement, [2, 3], "tensor or memref of activations">;
+
+//===----------------------------------------------------------------------===//
+// Declarations
+//===----------------------------------------------------------------------===//
+
+def KVCache_ScaleBufferOp : KVCache_SymbolOp<"scale_buffer"> {
+  let summary = "declares one scale of a cache";
+  let description = [{
+    One dequantization multiplier, per tensor or per KV head, and where it is
+    in its life cycle (see `#kvcache.scale`). Every use of the scale reads this
+    symbol, so there is one value and not several copies that can drift.
+
+    Constraints:
+
+    * (C1) the symbol is used by ops of the same symbol table only (symbol
+      visibility of MLIR).
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer1.k : f32 checkpoint "model.layers.1.self_attn.k_proj.k_scale"
+    kvcache.scale_buffer @layer2.k : f32 = 1.250000e-02 from checkpoint "model.layers.2.self_attn.k_proj.k_scale"
+    kvcache.scale_buffer @layer3.k : f32 = 1.000000e+00 from default
+    ```
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, KVCache_ScaleAttr:$scale);
+  let assemblyFormat = "$sym_name custom<ScaleBody>($scale) attr-dict";
+  let hasVerifier = 0;
+}
+
+def KVCache_CacheGroupOp : KVCache_SymbolOp<"cache_group"> {
+  let summary = "declares what caches with one page table share";
+  let description = [{
+    Caches of a group are addressed by one page table: token `t` of a sequence
+    is in slot `page_table[sequence][t / page_size] * page_size + t %
+    page_size`. The group's page table, lengths, query starts and slots come
+    with it.
+
+    Capacities bound what a program can hold; grids and workspaces are computed
+    from them and never from live data:
+
+    | attribute | bounds |
+    |---|---|
+    | `max_tokens` | rows of one step, over all sequences |
+    | `max_sequences` | rows of the page table |
+    | `max_pages_per_sequence` | columns of the page table |
+    | `num_pages` | pages in the pool |
+
+    Constraints:
+
+    * (C1) the page size is a positive power of two;
+    * (C2) capacities that are given are positive.
+
+    Example:
+
+    ```mlir
+    kvcache.cache_group @full page_size 16
+    kvcache.cache_group @bounded page_size 16 {max_pages_per_sequence = 2, max_sequences = 2, max_tokens = 8, num_pages = 7}
+    ```
+  }];
+  let arguments = (ins
+    SymbolNameAttr:$sym_name,
+    I64Attr:$page_size,
+    OptionalAttr<I64Attr>:$max_tokens,
+    OptionalAttr<I64Attr>:$max_sequences,
+    OptionalAttr<I64Attr>:$max_pages_per_sequence,
+    OptionalAttr<I64Attr>:$num_pages
+  );
+  let assemblyFormat = "$sym_name `page_size` custom<PlainInteger>($page_size) custom<CapacityDict>(attr-dict)";
+}
+
+def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "declares one layer's cache";
+  let description = [{
+    Keys and values of one attention layer: KV heads, head dim, element type,
+    page layout, page table (by the group), and the scales of K and V. A layer
+    that shares another layer's cache names that cache's symbol.
+
+    `graph_dtype` keeps the word that the imported graph asked for
+    (`kv_cache_dtype`), for `kvcache-resolve-cache-types`.
+
+    Constraints:
+
+    * (C1) the group is a `kvcache.cache_group`;
+    * (C2) the scales are `kvcache.scale_buffer`s;
+    * (C3) a per-head scale has as many values as the cache has KV heads;
+    * (C4) the type is a valid `!kvcache.cache`.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    ```
+  }];
+  let arguments = (ins
+    SymbolNameAttr:$sym_name,
+    StrAttr:$layer,
+    FlatSymbolRefAttr:$group,
+    TypeAttrOf<KVCache_CacheType>:$type,
+    FlatSymbolRefAttr:$k_scale,
+    FlatSymbolRefAttr:$v_scale,
+    DefaultValuedAttr<KVCache_LayoutAttr, "::mlir::kvcache::Layout::NHD">:$layout,
+    OptionalAttr<StrAttr>:$graph_dtype
+  );
+  let assemblyFormat = [{
+    $sym_name `of` $layer `in` $group `:` custom<CacheShape>($type)
+    `scales` `(` $k_scale `,` $v_scale `)` (`layout` custom<LayoutKeyword>($layout)^)? attr-dict
+  }];
+  let extraClassDeclaration = [{
+    CacheType getCacheType() { return ::llvm::cast<CacheType>(getType()); }
+    CacheGroupOp getGroupOp();
+    ScaleBufferOp getKScaleOp();
+    ScaleBufferOp getVScaleOp();
+    /// Strides of the page buffers in elements: page, token, head, dim.
+    ::llvm::SmallVector<int64_t, 4> getPageStrides();
+    /// Elements from a page's first key to its first value when both are in
+    /// one buffer (layout `packed`), else 0.
+    int64_t getValueOffset();
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Handles
+//===----------------------------------------------------------------------===//
+
+def KVCache_GetCacheOp : KVCache_Op<"get_cache", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "handle to a declared cache";
+  let description = [{
+    Constraints:
+
+    * (C1) the symbol is a `kvcache.cache`;
+    * (C2) the result type is the cache's type.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    func.func @handle() {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x bf16>
+      return
+    }
+    ```
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$cache);
+  let results = (outs KVCache_CacheType:$handle);
+  let assemblyFormat = "$cache attr-dict `:` type($handle)";
+  let hasVerifier = 0;
+}
+
+def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "handle to a declared cache whose memory the caller holds";
+  let description = [{
+    The same handle as `kvcache.get_cache` gives, made from buffers:
+
+    | operand | shape | meaning |
+    |---|---|---|
+    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim]` in this logical order; the layout is in the strides | codes |
+    | `page_table` | `[max_sequences, max_pages_per_sequence]` i32 | page ids; entries past the last page of a sequence are never read |
+    | `lengths` | `[max_sequences]` i32 | tokens in the cache, the new ones included |
+    | `query_start` | `[max_sequences + 1]` i32 | first row of each sequence in this step |
+    | `slots` | `[max_tokens]` i64 | where each row is written; negative: nowhere |
+
+    Constraints:
+
+    * (C1) the symbol is a `kvcache.cache`, and the result type is its type;
+    * (C2) pages have the cache's element type, page size, KV heads and head dim;
+    * (C3) the strides of the pages, where static, are those of the cache's layout;
+    * (C4) `query_start` has one entry more than `lengths`, and the page table one
+      row for each entry of `lengths`, where these sizes are static.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @view(%kp: memref<7x16x2x64xf8E4M3FN>, %vp: memref<7x16x2x64xf8E4M3FN>, %table: memref<2x2xi32>,
+                    %lengths: memref<2xi32>, %start: memref<3xi32>, %slots: memref<8xi64>) {
+      %c = kvcache.view_cache @layer0 pages(%kp, %vp) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
+        : memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+        -> !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
+    ```
+  }];
+  let arguments = (ins
+    FlatSymbolRefAttr:$cache,
+    MemRefRankOf<[AnyType], [4]>:$k_pages,
+    MemRefRankOf<[AnyType], [4]>:$v_pages,
+    MemRefRankOf<[I32], [2]>:$page_table,
+    MemRefRankOf<[I32], [1]>:$lengths,
+    MemRefRankOf<[I32], [1]>:$query_start,
+    MemRefRankOf<[I64], [1]>:$slots
+  );
+  let results = (outs KVCache_CacheType:$handle);
+  let assemblyFormat = [{
+    $cache `pages` `(` $k_pages `,` $v_pages `)` `page_table` `(` $page_table `)` `lengths` `(` $lengths `)`
+    `query_start` `(` $query_start `)` `slots` `(` $slots `)` attr-dict `:`
+    type($k_pages) `,` type($v_pages) `,` type($page_table) `,` type($lengths) `,` type($query_start) `,` type($slots)
+    `->` type($handle)
+  }];
+  let hasVerifier = 0;
+}
+
+def KVCache_LoadScaleOp : KVCache_Op<"load_scale", [
+    MemoryEffects<[MemRead<KVCache_ScaleResource>]>, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "a scale as an SSA value";
+  let description = [{
+    For ops outside the dialect. `kvcache-fold-checkpoint-scales` replaces it
+    by a constant.
+
+    Constraints:
+
+    * (C1) the symbol is a `kvcache.scale_buffer` that is not per head.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    func.func @scale() -> f32 {
+      %s = kvcache.load_scale @layer0.k : f32
+      return %s : f32
+    }
+    ```
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$scale);
+  let results = (outs F32:$value);
+  let assemblyFormat = "$scale attr-dict `:` type($value)";
+  let hasVerifier = 0;
+}
+
+def KVCache_CalculateScalesOp : KVCache_Op<"calculate_scales", [
+    DeclareOpInterfaceMethods<CacheOpInterface>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>]> {
+  let summary = "run-time estimate of a cache's scales, which no longer exists";
+  let description = [{
+    What serving stacks did on the first forward pass: `q = max|Q| / 200`,
+    `k = max|K| / 200`, `v = max|V| / 100`, written to the scale buffers and
+    read back on the host. It cannot be captured and changes the numbers of
+    every later run. The op exists so that `kvcache-drop-dynamic-scales` can
+    remove it with a diagnostic; nothing lowers it.
+
+    Operands are tensors or memrefs of rank 2 or 3, tokens first.
+
+    Constraints:
+
+    * (C1) key and value have as many elements a token as the cache's row.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    func.func @legacy(%q: tensor<?x256xbf16>, %k: tensor<?x128xbf16>, %v: tensor<?x128xbf16>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x bf16>
+      kvcache.calculate_scales %q, %k, %v for %c
+        : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x128xbf16>, !kvcache.cache<2 x 64 x bf16>
+      return
+    }
+    ```
+  }];
+  let arguments = (ins
+    Arg<KVCache_Activations, "", [MemRead]>:$query,
+    Arg<KVCache_Activations, "", [MemRead]>:$key,
+    Arg<KVCache_Activations, "", [MemRead]>:$value,
+    Arg<KVCache_CacheType, "", [MemWrite<KVCache_ScaleResource>]>:$cache
+  );
+  let assemblyFormat = "$query `,` $key `,` $value `for` $cache attr-dict `:` type($query) `,` type($key) `,` type($value) `,` type($cache)";
+}
+
+//===----------------------------------------------------------------------===//
+// Arithmetic
+//===----------------------------------------------------------------------===//
+
+def KVCache_QuantizeOp : KVCache_Op<"quantize", [Pure]> {
+  let summary = "elementwise quantization, saturating";
+  let description = [{
+    `code = convert(clamp(x * (1 / scale)))` in f32: the reciprocal is rounded,
+    the product is rounded, the clamp is to the largest finite value of the
+    result type (infinities saturate, NaN stays NaN), and the conversion rounds
+    to nearest even. This is the form that is used for queries, activations and
+    attention outputs; `kvcache.write` divides instead.
+
+    Constraints:
+
+    * (C1) input and result have the same shape.
+
+    Example:
+
+    ```mlir
+    func.func @quantize(%x: tensor<?x64xbf16>, %s: f32) -> tensor<?x64xf8E4M3FN> {
+      %y = kvcache.quantize %x by %s : tensor<?x64xbf16> to tensor<?x64xf8E4M3FN>
+      return %y : tensor<?x64xf8E4M3FN>
+    }
+    ```
+  }];
+  let arguments = (ins TensorOf<[F16, BF16, F32]>:$input, F32:$scale);
+  let results = (outs TensorOf<[F8E4M3FN, F8E5M2, F8E4M3FNUZ]>:$result);
+  let assemblyFormat = "$input `by` $scale attr-dict `:` type($input) `to` type($result)";
+}
+
+def KVCache_DequantizeOp : KVCache_Op<"dequantize", [Pure]> {
+  let summary = "elementwise dequantization";
+  let description = [{
+    `x = convert(f32(code) * scale)`: the code is widened exactly, the product
+    is rounded to f32, and the result is rounded to nearest even.
+
+    Constraints:
+
+    * (C1) input and result have the same shape.
+
+    Example:
+
+    ```mlir
+    func.func @dequantize(%x: tensor<?x64xf8E4M3FN>, %s: f32) -> tensor<?x64xbf16> {
+      %y = kvcache.dequantize %x by %s : tensor<?x64xf8E4M3FN> to tensor<?x64xbf16>
+      return %y : tensor<?x64xbf16>
+    }
+    ```
+  }];
+  let arguments = (ins TensorOf<[F8E4M3FN, F8E5M2, F8E4M3FNUZ]>:$input, F32:$scale);
+  let results = (outs TensorOf<[F16, BF16, F32]>:$result);
+  let assemblyFormat = "$input `by` $scale attr-dict `:` type($input) `to` type($result)";
+}
+
+//===----------------------------------------------------------------------===//
+// Cache accesses
+//===----------------------------------------------------------------------===//
+
+def KVCache_WriteOp : KVCache_Op<"write", [
+    DeclareOpInterfaceMethods<CacheOpInterface>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
+    DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+  let summary = "quantized write of K and V rows into a cache";
+  let description = [{
+    Row `t` goes to slot `slots[t]` of the cache's group: page `slot /
+    page_size`, token `slot % page_size`. A negative slot skips the row, and so
+    does a slot past the pool. Into a quantized cache `code =
+    convert(clamp(x / scale))`: a true division in f32, clamped to the largest
+    finite value (infinities saturate, NaN stays NaN), rounded to nearest even.
+    Into other caches rows are converted.
+
+    Constraints:
+
+    * (C1) key and value have the same type;
+    * (C2) rows are `[tokens, KV heads, head dim]` of the cache.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @write(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
+    ```
+  }];
+  let arguments = (ins
+    Arg<KVCache_Rows, "", [MemRead]>:$key,
+    Arg<KVCache_Rows, "", [MemRead]>:$value,
+    Arg<KVCache_CacheType, "", [MemWrite<KVCache_CacheResource>]>:$cache
+  );
+  let assemblyFormat = "$key `,` $value `to` $cache attr-dict `:` type($key) `,` type($value) `,` type($cache)";
+}
+
+def KVCache_PagedAttentionOp : KVCache_Op<"paged_attention", [
+    DestinationStyleOpInterface,
+    DeclareOpInterfaceMethods<MemoryEffectsOpInterface>,
+    DeclareOpInterfaceMethods<CacheOpInterface>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
+    DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+  let summary = "attention of ragged queries over a paged cache";
+  let description = [{
+    Rows `query_start[s] .. query_start[s+1]` belong to sequence `s`. Query `i`
+    of `n` in a sequence of length `L` sits at position `p = L - n + i` and
+    sees the keys `[max(0, p - window), p]`; `window` counts keys before the
+    query. Query head `h` reads KV head `h / (query heads / KV heads)`.
+
+        S = softmax_scale * k_scale * (Q . Kcode)
+        S = soft_cap * tanh(S / soft_cap)              when soft_cap is given
+        O = v_scale * (softmax(S) . Vcode)
+
+    `lse` receives the natural logarithm of the sum of `exp(S)` (f32).
+
+    Edges: rows at or past `query_start[sequences]` are left as they are in
+    `outs`; a query at a negative position, and so one of an empty sequence,
+    gives 0 and an LSE of minus infinity; bytes of the cache outside the seen
+    keys may hold NaN and do not reach the output; NaN in a seen key or value
+    propagates to its own sequence only.
+
+    `softmax_scale` may be missing until the model's config is known. On
+    tensors the op returns the new values of `outs`; on memrefs it has no
+    results.
+
+    Constraints:
+
+    * (C1) queries are `[tokens, query heads, head dim]` with the cache's head
+      dim;
+    * (C2) the number of query heads is a multiple of the number of KV heads;
+    * (C3) the output has the shape of the query;
+    * (C4) the LSE is `[tokens, query heads]`;
+    * (C5) `softmax_scale` and `soft_cap` are finite and positive, `window` is
+      not negative.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @attention(%q: tensor<?x4x64xbf16>, %out: tensor<?x4x64xbf16>, %l: tensor<?x4xf32>)
+        -> (tensor<?x4x64xbf16>, tensor<?x4xf32>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      %o, %lse = kvcache.paged_attention %q over %c outs(%out, %l) {softmax_scale = 1.250000e-01 : f64}
+        : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+      return %o, %lse : tensor<?x4x64xbf16>, tensor<?x4xf32>
+    }
+    ```
+  }];
+  let arguments = (ins
+    KVCache_Queries:$query,
+    KVCache_CacheType:$cache,
+    KVCache_Queries:$out,
+    Optional<KVCache_LSE>:$lse,
+    OptionalAttr<F64Attr>:$softmax_scale,
+    OptionalAttr<F64Attr>:$soft_cap,
+    OptionalAttr<I64Attr>:$window
+  );
+  let results = (outs Variadic<AnyRankedTensor>:$results);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    ::mlir::MutableOperandRange getDpsInitsMutable();
+    int64_t getNumQueryHeads() { return ::llvm::cast<ShapedType>(getQuery().getType()).getDimSize(1); }
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+def KVCache_ProgramOp : KVCache_SymbolOp<"program", [
+    FunctionOpInterface, IsolatedFromAbove, SymbolTable, NoTerminator, SingleBlock]> {
+  let summary = "what one static graph holds";
+  let description = [{
+    The arguments are buffers (memrefs) at addresses that stay the same from
+    replay to replay; each has a `kvcache.name` and a `kvcache.role`. The body
+    is a list of `kvcache.segment`s. One segment can be captured as one graph;
+    where a function has foreign ops between its cache ops, the program has one
+    segment for each run of cache ops, and the function calls them.
+
+    Constraints:
+
+    * (C1) every argument is a memref and has a name, unique in the program,
+      and a role;
+    * (C2) the body holds only segments;
+    * (C3) a program has no results.
+
+    Example:
+
+    ```mlir
+    kvcache.program @empty(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>}) {
+      kvcache.segment @first {
+      }
+    }
+    ```
+  }];
+  let arguments = (ins
+    SymbolNameAttr:$sym_name,
+    TypeAttrOf<FunctionType>:$function_type,
+    OptionalAttr<DictArrayAttr>:$arg_attrs,
+    OptionalAttr<DictArrayAttr>:$res_attrs
+  );
+  let regions = (region SizedRegion<1>:$body);
+  let builders = [OpBuilder<(ins "::llvm::StringRef":$name, "::mlir::TypeRange":$argumentTypes,
+                                 "::llvm::ArrayRef<::mlir::DictionaryAttr>":$argumentAttributes)>];
+  let skipDefaultBuilders = 1;
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    ::llvm::ArrayRef<::mlir::Type> getArgumentTypes() { return getFunctionType().getInputs(); }
+    ::llvm::ArrayRef<::mlir::Type> getResultTypes() { return getFunctionType().getResults(); }
+    ::mlir::Region *getCallableRegion() { return &getBody(); }
+    ::llvm::StringRef getBufferName(unsigned index);
+    BufferRole getBufferRole(unsigned index);
+  }];
+}
+
+def KVCache_SegmentOp : KVCache_SymbolOp<"segment", [
+    HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
+  let summary = "a run of launches that nothing foreign interrupts";
+  let description = [{
+    Uses the buffers of its program. Before kernel selection it holds cache
+    ops, after it `kvcache.launch`es.
+
+    Constraints:
+
+    * (C1) the segment is inside a `kvcache.program`.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "$sym_name attr-dict-with-keyword $body";
+  let hasVerifier = 0;
+}
+
+def KVCache_LaunchOp : KVCache_Op<"launch", [
+    MemoryEffects<[MemRead, MemWrite]>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>]> {
+  let summary = "launch of a selected kernel";
+  let description = [{
+    The kernel is `function` of the device library, specialised for
+    `structure`: the integers that the compiler folds into the code. Its
+    arguments are the buffers and then the `constants`, whose values the graph
+    captures; `origins` says, for each constant, the formula behind it. Grid,
+    block and shared memory are functions of capacities only.
+
+    Constraints:
+
+    * (C1) grid and block have three positive entries, the block at most 1,024
+      threads;
+    * (C2) shared memory is not negative;
+    * (C3) there is one origin for each constant;
+    * (C4) constants are f32, i32 or i64.
+
+    Example:
+
+    ```mlir
+    kvcache.program @main(%slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
+      kvcache.segment @first {
+        kvcache.launch @write_example of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
+          args(%slots : memref<8xi64>) constants [8 : i32] origins ["max_tokens"] structure [80 : i32]
+      }
+    }
+    ```
+  }];
+  let arguments = (ins
+    FlatSymbolRefAttr:$kernel,
+    StrAttr:$function,
+    DenseI64ArrayAttr:$grid,
+    DenseI64ArrayAttr:$block,
+    I64Attr:$shared_bytes,
+    Variadic<AnyMemRef>:$buffers,
+    ArrayAttr:$constants,
+    StrArrayAttr:$origins,
+    ArrayAttr:$structure,
+    OptionalAttr<StrAttr>:$layer
+  );
+  let assemblyFormat = [{
+    $kernel `of` $function `grid` $grid `block` $block `shared` custom<PlainInteger>($shared_bytes)
+    `args` `(` ($buffers^ `:` type($buffers))? `)` `constants` $constants `origins` $origins `structure` $structure
+    (`layer` $layer^)? attr-dict
+  }];
+}
+
+#endif // KVCACHE_IR_KVCACHEOPS_TD

@@ -1,0 +1,233 @@
+//===- Manifest.cpp - Names, sizes and look-ups of a manifest -------------===//
+
+#include "kvcache/Bundle/Manifest.h"
+#include "kvcache/Support/Sha256.h"
+
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+namespace kvcache {
+
+namespace {
+
+template <typename Enum> struct NamedValue {
+  Enum value;
+  std::string_view name;
+};
+
+constexpr NamedValue<ElementType> elementTypes[] = {
+    {ElementType::BF16, "bf16"},         {ElementType::F16, "f16"},
+    {ElementType::F32, "f32"},           {ElementType::F8E4M3FN, "f8E4M3FN"},
+    {ElementType::F8E5M2, "f8E5M2"},     {ElementType::I32, "i32"},
+    {ElementType::I64, "i64"},           {ElementType::U8, "u8"}};
+
+constexpr NamedValue<Provenance> provenances[] = {
+    {Provenance::Checkpoint, "checkpoint"},
+    {Provenance::Default, "default"},
+    {Provenance::Duplicate, "duplicate"},
+    {Provenance::Maximum, "maximum"},
+    {Provenance::Override, "override"}};
+
+constexpr NamedValue<BufferRole> bufferRoles[] = {
+    {BufferRole::Activation, "activation"},
+    {BufferRole::Cache, "cache"},
+    {BufferRole::PageTable, "page_table"},
+    {BufferRole::Lengths, "lengths"},
+    {BufferRole::Slots, "slots"},
+    {BufferRole::QueryStart, "query_start"},
+    {BufferRole::Workspace, "workspace"}};
+
+constexpr NamedValue<BufferAccess> bufferAccesses[] = {
+    {BufferAccess::Read, "read"},
+    {BufferAccess::Write, "write"},
+    {BufferAccess::ReadWrite, "readwrite"}};
+
+constexpr NamedValue<BufferOwner> bufferOwners[] = {
+    {BufferOwner::Caller, "caller"}, {BufferOwner::Runtime, "runtime"}};
+
+constexpr NamedValue<LaunchOp> launchOps[] = {
+    {LaunchOp::Write, "write"}, {LaunchOp::PagedAttention, "paged_attention"}};
+
+template <typename Enum, size_t N>
+std::string_view nameOf(const NamedValue<Enum> (&table)[N], Enum value) {
+  for (const NamedValue<Enum> &entry : table)
+    if (entry.value == value)
+      return entry.name;
+  return "";
+}
+
+template <typename Enum, size_t N>
+std::optional<Enum> valueOf(const NamedValue<Enum> (&table)[N],
+                            std::string_view name) {
+  for (const NamedValue<Enum> &entry : table)
+    if (entry.name == name)
+      return entry.value;
+  return std::nullopt;
+}
+
+template <typename Item, typename Key>
+const Item *findBy(const std::vector<Item> &items, Key Item::*key,
+                   std::string_view name) {
+  for (const Item &item : items)
+    if (item.*key == name)
+      return &item;
+  return nullptr;
+}
+
+} // namespace
+
+std::string_view elementTypeName(ElementType type) {
+  return nameOf(elementTypes, type);
+}
+std::optional<ElementType> parseElementType(std::string_view name) {
+  return valueOf(elementTypes, name);
+}
+
+unsigned elementTypeBytes(ElementType type) {
+  switch (type) {
+  case ElementType::F8E4M3FN:
+  case ElementType::F8E5M2:
+  case ElementType::U8:
+    return 1;
+  case ElementType::BF16:
+  case ElementType::F16:
+    return 2;
+  case ElementType::F32:
+  case ElementType::I32:
+    return 4;
+  case ElementType::I64:
+    return 8;
+  }
+  return 0;
+}
+
+std::string_view provenanceName(Provenance provenance) {
+  return nameOf(provenances, provenance);
+}
+std::optional<Provenance> parseProvenance(std::string_view name) {
+  return valueOf(provenances, name);
+}
+std::string_view bufferRoleName(BufferRole role) {
+  return nameOf(bufferRoles, role);
+}
+std::optional<BufferRole> parseBufferRole(std::string_view name) {
+  return valueOf(bufferRoles, name);
+}
+std::string_view bufferAccessName(BufferAccess access) {
+  return nameOf(bufferAccesses, access);
+}
+std::optional<BufferAccess> parseBufferAccess(std::string_view name) {
+  return valueOf(bufferAccesses, name);
+}
+std::string_view bufferOwnerName(BufferOwner owner) {
+  return nameOf(bufferOwners, owner);
+}
+std::optional<BufferOwner> parseBufferOwner(std::string_view name) {
+  return valueOf(bufferOwners, name);
+}
+std::string_view launchOpName(LaunchOp op) { return nameOf(launchOps, op); }
+std::optional<LaunchOp> parseLaunchOp(std::string_view name) {
+  return valueOf(launchOps, name);
+}
+
+ScalarF32 ScalarF32::of(float value) {
+  ScalarF32 scalar;
+  std::memcpy(&scalar.bits, &value, sizeof(value));
+  return scalar;
+}
+
+float ScalarF32::value() const {
+  float result;
+  std::memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+
+std::vector<int64_t> contiguousStrides(const std::vector<int64_t> &shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t i = shape.size(); i-- > 1;)
+    strides[i - 1] = strides[i] * (shape[i] > 0 ? shape[i] : 1);
+  return strides;
+}
+
+std::optional<uint64_t> spanBytes(const Buffer &buffer) {
+  if (buffer.shape.size() != buffer.strides.size())
+    return std::nullopt;
+  int64_t last = 0; // element offset of the last element
+  bool empty = false;
+  for (size_t i = 0; i < buffer.shape.size(); ++i) {
+    int64_t extent = buffer.shape[i], stride = buffer.strides[i], reach;
+    if (extent < 0 || stride < 0)
+      return std::nullopt;
+    if (extent == 0) {
+      empty = true;
+      continue;
+    }
+    if (__builtin_mul_overflow(extent - 1, stride, &reach) ||
+        __builtin_add_overflow(last, reach, &last))
+      return std::nullopt;
+  }
+  int64_t bytes;
+  if (__builtin_add_overflow(last, int64_t(1), &last) ||
+      __builtin_mul_overflow(last, int64_t(elementTypeBytes(buffer.elementType)),
+                             &bytes))
+    return std::nullopt;
+  return empty ? 0 : uint64_t(bytes);
+}
+
+Argument Argument::ofBuffer(std::string name) {
+  Argument argument;
+  argument.kind = Kind::Buffer;
+  argument.buffer = std::move(name);
+  return argument;
+}
+Argument Argument::ofF32(float value, std::string from) {
+  Argument argument;
+  argument.kind = Kind::F32;
+  argument.f32 = ScalarF32::of(value);
+  argument.from = std::move(from);
+  return argument;
+}
+Argument Argument::ofI32(int32_t value) {
+  Argument argument;
+  argument.kind = Kind::I32;
+  argument.integer = value;
+  return argument;
+}
+Argument Argument::ofI64(int64_t value) {
+  Argument argument;
+  argument.kind = Kind::I64;
+  argument.integer = value;
+  return argument;
+}
+Argument Argument::null() { return Argument(); }
+
+const Layer *Manifest::findLayer(std::string_view id) const {
+  return findBy(layers, &Layer::id, id);
+}
+const Buffer *Manifest::findBuffer(std::string_view name) const {
+  return findBy(buffers, &Buffer::name, name);
+}
+const Program *Manifest::findProgram(std::string_view name) const {
+  return findBy(programs, &Program::name, name);
+}
+const Target *Manifest::findTarget(std::string_view chip) const {
+  return findBy(targets, &Target::chip, chip);
+}
+
+std::string cacheCompatibility(const Layer &layer) {
+  char text[512];
+  int size = std::snprintf(
+      text, sizeof(text),
+      "kvcache-cache-1;%s;k=%08X;v=%08X;page=%lld;heads=%lld;dim=%lld;",
+      std::string(elementTypeName(layer.elementType)).c_str(),
+      layer.kScale.value.bits, layer.vScale.value.bits,
+      static_cast<long long>(layer.pageSize),
+      static_cast<long long>(layer.kvHeads),
+      static_cast<long long>(layer.headDim));
+  std::string key(text, size_t(size));
+  key += "layout=" + layer.layout;
+  return sha256Hex(key.data(), key.size());
+}
+
+} // namespace kvcache

@@ -1,0 +1,565 @@
+//===- ManifestValidator.cpp - What must hold across a manifest -----------===//
+
+#include "kvcache/Bundle/Manifest.h"
+
+#include <cmath>
+#include <set>
+
+namespace kvcache {
+
+namespace {
+
+/// Above this, sums of sizes could leave 63 bits; no machine has as much.
+constexpr uint64_t maxBufferBytes = uint64_t(1) << 46;
+/// More blocks in one launch than any capacities ask for.
+constexpr int64_t maxBlocksPerLaunch = int64_t(1) << 26;
+
+std::string index(const std::string &path, size_t i) {
+  return path + "[" + std::to_string(i) + "]";
+}
+
+std::string quoted(const std::string &text) { return "\"" + text + "\""; }
+
+std::string shapeText(const std::vector<int64_t> &shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i)
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+/// Dynamic shared memory that one block may have, in bytes: CUDA C++
+/// Programming Guide, "Technical Specifications per Compute Capability".
+int64_t maxSharedBytes(const std::string &chip) {
+  std::string number;
+  for (char c : chip)
+    if (c >= '0' && c <= '9')
+      number += c;
+  int64_t capability = std::stoll(number);
+  switch (capability) {
+  case 75:
+    return 64 << 10;
+  case 80:
+  case 87:
+    return 163 << 10;
+  case 86:
+  case 89:
+  case 120:
+  case 121:
+    return 99 << 10;
+  default:
+    return 227 << 10;
+  }
+}
+
+bool isChip(const std::string &chip) {
+  if (chip.compare(0, 3, "sm_") != 0 || chip.size() < 5 || chip.size() > 7)
+    return false;
+  for (size_t i = 3; i < chip.size(); ++i) {
+    bool digit = chip[i] >= '0' && chip[i] <= '9';
+    bool suffix = i > 4 && i + 1 == chip.size() &&
+                  (chip[i] == 'a' || chip[i] == 'f');
+    if (!digit && !suffix)
+      return false;
+  }
+  return true;
+}
+
+bool isSha256(const std::string &digest) {
+  if (digest.size() != 64)
+    return false;
+  for (char c : digest)
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
+      return false;
+  return true;
+}
+
+/// A relative path of plain components: no "", ".", "..", backslash or control
+/// character.
+bool isInside(const std::string &file) {
+  if (file.empty() || file.size() > 1024 || file.front() == '/')
+    return false;
+  size_t start = 0;
+  while (start <= file.size()) {
+    size_t end = file.find('/', start);
+    if (end == std::string::npos)
+      end = file.size();
+    std::string part = file.substr(start, end - start);
+    if (part.empty() || part == "." || part == "..")
+      return false;
+    start = end + 1;
+  }
+  for (char c : file)
+    if (c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      return false;
+  return true;
+}
+
+class Validator {
+public:
+  explicit Validator(const Manifest &manifest) : manifest(manifest) {}
+
+  Error run() {
+    capacities();
+    each("buffers", manifest.buffers, &Validator::buffer);
+    each("layers", manifest.layers, &Validator::layer);
+    each("programs", manifest.programs, &Validator::program);
+    each("targets", manifest.targets, &Validator::target);
+    needOne("buffers", manifest.buffers.size());
+    needOne("programs", manifest.programs.size());
+    needOne("targets", manifest.targets.size());
+    return failure;
+  }
+
+private:
+  void fail(const std::string &path, const std::string &message) {
+    if (!failure)
+      failure = makeError(path + ": " + message);
+  }
+
+  void needOne(const std::string &path, size_t size) {
+    if (size == 0)
+      fail(path, "expected at least one, found none");
+  }
+
+  template <typename T>
+  void each(const std::string &path, const std::vector<T> &items,
+            void (Validator::*check)(const std::string &, const T &)) {
+    for (size_t i = 0; i < items.size() && !failure; ++i)
+      (this->*check)(index(path, i), items[i]);
+  }
+
+  /// A name that is not empty and was not seen before in `seen`.
+  void uniqueName(const std::string &path, const std::string &name,
+                  std::set<std::string> &seen) {
+    if (name.empty())
+      return fail(path, "expected a name, found an empty string");
+    for (char c : name)
+      if (static_cast<unsigned char>(c) < 0x20)
+        return fail(path, "expected a name without control characters");
+    if (!seen.insert(name).second)
+      fail(path, quoted(name) + " is used twice");
+  }
+
+  void inRange(const std::string &path, int64_t value, int64_t low,
+               int64_t high) {
+    if (value < low || value > high)
+      fail(path, "expected an integer from " + std::to_string(low) + " to " +
+                     std::to_string(high) + ", found " +
+                     std::to_string(value));
+  }
+
+  void capacities() {
+    const Capacities &sizes = manifest.capacities;
+    constexpr int64_t most = INT32_MAX;
+    inRange("capacities.max_tokens", sizes.maxTokens, 1, most);
+    inRange("capacities.max_sequences", sizes.maxSequences, 1, most - 1);
+    inRange("capacities.max_pages_per_sequence", sizes.maxPagesPerSequence, 1,
+            most);
+    inRange("capacities.num_pages", sizes.numPages, 1, most);
+  }
+
+  void buffer(const std::string &path, const Buffer &buffer) {
+    uniqueName(path + ".name", buffer.name, bufferNames);
+    if (failure)
+      return;
+    size_t rank = buffer.shape.size();
+    if (rank == 0)
+      return fail(path + ".shape", "expected at least one dimension");
+    if (buffer.strides.size() != rank)
+      return fail(path + ".strides",
+                  "expected " + std::to_string(rank) +
+                      " strides, one per dimension of shape, found " +
+                      std::to_string(buffer.strides.size()));
+    for (size_t i = 0; i < rank; ++i)
+      if (buffer.shape[i] < 1 || buffer.strides[i] < 1)
+        return fail(index(path + (buffer.shape[i] < 1 ? ".shape" : ".strides"),
+                          i),
+                    "expected a positive number, found " +
+                        std::to_string(buffer.shape[i] < 1
+                                           ? buffer.shape[i]
+                                           : buffer.strides[i]));
+    for (size_t i = 0; i < buffer.dynamicDims.size(); ++i) {
+      int64_t dim = buffer.dynamicDims[i];
+      int64_t low = i ? buffer.dynamicDims[i - 1] + 1 : 0;
+      if (dim < low || dim >= int64_t(rank))
+        return fail(index(path + ".dynamic_dims", i),
+                    "expected ascending dimensions below " +
+                        std::to_string(rank) + ", found " +
+                        std::to_string(dim));
+    }
+    std::optional<uint64_t> span = spanBytes(buffer);
+    if (!span || *span > maxBufferBytes)
+      return fail(path + ".shape",
+                  shapeText(buffer.shape) + " with strides " +
+                      shapeText(buffer.strides) + " of " +
+                      std::string(elementTypeName(buffer.elementType)) +
+                      " is more than " + std::to_string(maxBufferBytes) +
+                      " bytes");
+    if (buffer.bytes > maxBufferBytes)
+      return fail(path + ".bytes",
+                  "expected at most " + std::to_string(maxBufferBytes) +
+                      ", found " + std::to_string(buffer.bytes));
+    if (buffer.offsetIn)
+      return view(path, buffer, *span);
+    if (buffer.bytes < *span)
+      return fail(path + ".bytes", "expected at least " +
+                                       std::to_string(*span) +
+                                       " for shape and strides, found " +
+                                       std::to_string(buffer.bytes));
+    memory(path, buffer);
+  }
+
+  void view(const std::string &path, const Buffer &buffer, uint64_t span) {
+    std::string where = path + ".offset_in";
+    const Buffer *parent = manifest.findBuffer(buffer.offsetIn->buffer);
+    if (!parent)
+      return fail(where + ".buffer", "no buffer is named " +
+                                         quoted(buffer.offsetIn->buffer));
+    if (parent->offsetIn)
+      return fail(where + ".buffer",
+                  "expected a buffer with memory of its own, found the view " +
+                      quoted(parent->name));
+    if (parent->role != buffer.role)
+      return fail(where + ".buffer",
+                  "expected a buffer of role " +
+                      std::string(bufferRoleName(buffer.role)) + ", found " +
+                      std::string(bufferRoleName(parent->role)));
+    if (buffer.bytes != span)
+      return fail(path + ".bytes", "expected " + std::to_string(span) +
+                                       " by shape and strides, found " +
+                                       std::to_string(buffer.bytes));
+    uint64_t offset = buffer.offsetIn->offset;
+    if (offset % elementTypeBytes(buffer.elementType) != 0)
+      return fail(where + ".bytes",
+                  "expected a multiple of the element size " +
+                      std::to_string(elementTypeBytes(buffer.elementType)) +
+                      ", found " + std::to_string(offset));
+    if (offset > parent->bytes || span > parent->bytes - offset)
+      fail(where + ".bytes",
+           "expected the view's " + std::to_string(span) +
+               " bytes to end within the " + std::to_string(parent->bytes) +
+               " bytes of " + quoted(parent->name) + ", found offset " +
+               std::to_string(offset));
+    memory(path, buffer);
+  }
+
+  /// Element type and shape that a buffer's role asks for.
+  void memory(const std::string &path, const Buffer &buffer) {
+    const Capacities &sizes = manifest.capacities;
+    switch (buffer.role) {
+    case BufferRole::PageTable:
+      return table(path, buffer, ElementType::I32,
+                   {sizes.maxSequences, sizes.maxPagesPerSequence});
+    case BufferRole::Lengths:
+      return table(path, buffer, ElementType::I32, {sizes.maxSequences});
+    case BufferRole::QueryStart:
+      return table(path, buffer, ElementType::I32, {sizes.maxSequences + 1});
+    case BufferRole::Slots:
+      return table(path, buffer, ElementType::I64, {sizes.maxTokens});
+    case BufferRole::Activation:
+      return expectExtent(path, buffer, sizes.maxTokens, "max_tokens");
+    case BufferRole::Cache:
+      return expectExtent(path, buffer, sizes.numPages, "num_pages");
+    case BufferRole::Workspace:
+      if (buffer.owner != BufferOwner::Runtime)
+        fail(path + ".owner", "expected runtime for a workspace, found caller");
+      return;
+    }
+  }
+
+  void table(const std::string &path, const Buffer &buffer, ElementType type,
+             const std::vector<int64_t> &shape) {
+    if (buffer.elementType != type)
+      return fail(path + ".element_type",
+                  "expected " + std::string(elementTypeName(type)) +
+                      " for role " + std::string(bufferRoleName(buffer.role)) +
+                      ", found " +
+                      std::string(elementTypeName(buffer.elementType)));
+    if (buffer.shape != shape)
+      return fail(path + ".shape", "expected " + shapeText(shape) +
+                                       " by the capacities, found " +
+                                       shapeText(buffer.shape));
+    if (buffer.strides != contiguousStrides(shape))
+      fail(path + ".strides", "expected " +
+                                  shapeText(contiguousStrides(shape)) +
+                                  " (contiguous), found " +
+                                  shapeText(buffer.strides));
+  }
+
+  void expectExtent(const std::string &path, const Buffer &buffer,
+                    int64_t extent, const std::string &name) {
+    if (buffer.shape[0] != extent)
+      fail(path + ".shape[0]", "expected " + std::to_string(extent) + " (" +
+                                   name + "), found " +
+                                   std::to_string(buffer.shape[0]));
+  }
+
+  void layer(const std::string &path, const Layer &layer) {
+    uniqueName(path + ".id", layer.id, layerIds);
+    if (layer.name.empty() || layer.cache.empty())
+      fail(path + (layer.name.empty() ? ".name" : ".cache"),
+           "expected a name, found an empty string");
+    inRange(path + ".query_heads", layer.queryHeads, 1, 1 << 16);
+    inRange(path + ".kv_heads", layer.kvHeads, 1, 1 << 16);
+    inRange(path + ".head_dim", layer.headDim, 1, 1 << 16);
+    inRange(path + ".page_size", layer.pageSize, 1, 1 << 20);
+    if (failure)
+      return;
+    if (layer.queryHeads % layer.kvHeads != 0)
+      fail(path + ".query_heads",
+           "expected a multiple of kv_heads (" +
+               std::to_string(layer.kvHeads) + "), found " +
+               std::to_string(layer.queryHeads));
+    if ((layer.pageSize & (layer.pageSize - 1)) != 0)
+      fail(path + ".page_size", "expected a power of two, found " +
+                                    std::to_string(layer.pageSize));
+    switch (layer.elementType) {
+    case ElementType::F8E4M3FN:
+    case ElementType::F8E5M2:
+    case ElementType::BF16:
+    case ElementType::F16:
+      break;
+    default:
+      fail(path + ".element_type",
+           "expected f8E4M3FN, f8E5M2, bf16 or f16 for a cache, found " +
+               std::string(elementTypeName(layer.elementType)));
+    }
+    positive(path + ".softmax_scale", layer.softmaxScale);
+    positive(path + ".scales.k", layer.kScale.value);
+    positive(path + ".scales.v", layer.vScale.value);
+    std::string digest = cacheCompatibility(layer);
+    if (layer.compatibility != digest)
+      fail(path + ".compatibility",
+           "expected " + digest +
+               " for this layer's scales, element type, layout, page size "
+               "and dimensions, found " +
+               quoted(layer.compatibility));
+    for (const Layer &other : manifest.layers) {
+      if (&other == &layer)
+        break;
+      if (other.cache == layer.cache &&
+          other.compatibility != layer.compatibility)
+        fail(path + ".cache", quoted(layer.cache) + " is the cache of layer " +
+                                  quoted(other.id) +
+                                  " too, with other scales or another layout");
+    }
+    layerBuffers(path + ".buffers", layer);
+  }
+
+  void positive(const std::string &path, ScalarF32 scalar) {
+    float value = scalar.value();
+    if (!std::isfinite(value) || value <= 0)
+      fail(path, "expected a positive finite value, found " +
+                     std::to_string(value));
+  }
+
+  void layerBuffers(const std::string &path, const Layer &layer) {
+    const LayerBuffers &names = layer.buffers;
+    const Capacities &sizes = manifest.capacities;
+    std::vector<int64_t> queries = {sizes.maxTokens, layer.queryHeads,
+                                    layer.headDim};
+    std::vector<int64_t> rows = {sizes.maxTokens, layer.kvHeads,
+                                 layer.headDim};
+    std::vector<int64_t> pages = {sizes.numPages, layer.pageSize,
+                                  layer.kvHeads, layer.headDim};
+    layerBuffer(path + ".query", names.query, BufferRole::Activation, queries);
+    layerBuffer(path + ".output", names.output, BufferRole::Activation,
+                queries);
+    if (names.key.empty() != names.value.empty())
+      fail(path + (names.key.empty() ? ".key" : ".value"),
+           "expected key and value together, found one of them");
+    if (!names.key.empty()) {
+      layerBuffer(path + ".key", names.key, BufferRole::Activation, rows);
+      layerBuffer(path + ".value", names.value, BufferRole::Activation, rows);
+      layerBuffer(path + ".slot_mapping", names.slotMapping, BufferRole::Slots,
+                  {sizes.maxTokens});
+    }
+    if (!names.lse.empty())
+      layerBuffer(path + ".lse", names.lse, BufferRole::Activation,
+                  {sizes.maxTokens, layer.queryHeads});
+    for (const std::string *cache : {&names.kCache, &names.vCache}) {
+      std::string where = path + (cache == &names.kCache ? ".k_cache"
+                                                         : ".v_cache");
+      layerBuffer(where, *cache, BufferRole::Cache, pages);
+      if (failure)
+        return;
+      ElementType type = manifest.findBuffer(*cache)->elementType;
+      if (type != layer.elementType)
+        fail(where, quoted(*cache) + " is of " +
+                        std::string(elementTypeName(type)) +
+                        ", expected the layer's " +
+                        std::string(elementTypeName(layer.elementType)));
+    }
+    layerBuffer(path + ".page_table", names.pageTable, BufferRole::PageTable,
+                {sizes.maxSequences, sizes.maxPagesPerSequence});
+    layerBuffer(path + ".lengths", names.lengths, BufferRole::Lengths,
+                {sizes.maxSequences});
+    layerBuffer(path + ".query_start", names.queryStart,
+                BufferRole::QueryStart, {sizes.maxSequences + 1});
+  }
+
+  void layerBuffer(const std::string &path, const std::string &name,
+                   BufferRole role, const std::vector<int64_t> &shape) {
+    const Buffer *buffer = manifest.findBuffer(name);
+    if (!buffer)
+      return fail(path, "no buffer is named " + quoted(name));
+    if (buffer->role != role)
+      return fail(path, quoted(name) + " has role " +
+                            std::string(bufferRoleName(buffer->role)) +
+                            ", expected " +
+                            std::string(bufferRoleName(role)));
+    if (buffer->shape != shape)
+      fail(path, quoted(name) + " has shape " + shapeText(buffer->shape) +
+                     ", expected " + shapeText(shape));
+  }
+
+  void file(const std::string &path, const FileDigest &digest) {
+    if (!isInside(digest.file) || digest.file == "manifest.json")
+      return fail(path + ".file",
+                  "expected a path inside the bundle without \"..\", found " +
+                      quoted(digest.file));
+    if (!isSha256(digest.sha256))
+      fail(path + ".sha256",
+           "expected 64 lower-case hex digits, found " +
+               quoted(digest.sha256));
+  }
+
+  void program(const std::string &path, const Program &program) {
+    uniqueName(path + ".name", program.name, programNames);
+    if (program.host)
+      host(path + ".host", *program.host);
+    needOne(path + ".segments", program.segments.size());
+    std::set<std::string> names, functions;
+    for (size_t i = 0; i < program.segments.size(); ++i) {
+      const Segment &segment = program.segments[i];
+      std::string where = index(path + ".segments", i);
+      uniqueName(where + ".name", segment.name, names);
+      uniqueName(where + ".function", segment.function, functions);
+      for (size_t j = 0; j < segment.arguments.size() && !failure; ++j) {
+        const Buffer *buffer = manifest.findBuffer(segment.arguments[j]);
+        std::string argument = index(where + ".arguments", j);
+        if (!buffer)
+          fail(argument,
+               "no buffer is named " + quoted(segment.arguments[j]));
+        else if (buffer->role == BufferRole::Workspace)
+          fail(argument, quoted(buffer->name) +
+                             " is a workspace, which host code cannot pass");
+      }
+    }
+  }
+
+  void host(const std::string &path, const HostCode &host) {
+    file(path, host.file);
+    if (host.function.empty())
+      fail(path + ".function", "expected a name, found an empty string");
+    std::set<std::string> names;
+    for (size_t i = 0; i < host.arguments.size(); ++i)
+      uniqueName(index(path + ".arguments", i) + ".name",
+                 host.arguments[i].name, names);
+    for (size_t i = 0; i < host.results.size(); ++i)
+      uniqueName(index(path + ".results", i) + ".name", host.results[i].name,
+                 names);
+  }
+
+  void target(const std::string &path, const Target &target) {
+    if (!isChip(target.chip))
+      return fail(path + ".chip", "expected a chip such as sm_90, found " +
+                                      quoted(target.chip));
+    uniqueName(path + ".chip", target.chip, chips);
+    file(path + ".ptx", target.ptx);
+    if (target.cubin)
+      file(path + ".cubin", *target.cubin);
+    std::set<std::string> kernels;
+    for (size_t i = 0; i < target.kernels.size(); ++i)
+      uniqueName(index(path + ".kernels", i) + ".name",
+                 target.kernels[i].name, kernels);
+    std::set<std::pair<std::string, std::string>> launched;
+    for (size_t i = 0; i < target.launches.size() && !failure; ++i) {
+      const Launch &entry = target.launches[i];
+      launch(index(path + ".launches", i), target, kernels, entry);
+      launched.insert({entry.program, entry.segment});
+    }
+    for (const Program &program : manifest.programs)
+      for (const Segment &segment : program.segments)
+        if (!launched.count({program.name, segment.name}))
+          fail(path + ".launches", "expected a launch for segment " +
+                                       quoted(segment.name) + " of program " +
+                                       quoted(program.name) + ", found none");
+  }
+
+  void launch(const std::string &path, const Target &target,
+              const std::set<std::string> &kernels, const Launch &launch) {
+    const Program *program = manifest.findProgram(launch.program);
+    if (!program)
+      return fail(path + ".program",
+                  "no program is named " + quoted(launch.program));
+    bool found = false;
+    for (const Segment &segment : program->segments)
+      found |= segment.name == launch.segment;
+    if (!found)
+      return fail(path + ".segment", "program " + quoted(program->name) +
+                                         " has no segment " +
+                                         quoted(launch.segment));
+    if (!kernels.count(launch.kernel))
+      return fail(path + ".kernel", "target " + target.chip +
+                                        " has no kernel " +
+                                        quoted(launch.kernel));
+    if (!manifest.findLayer(launch.layer))
+      return fail(path + ".layer", "no layer has the id " +
+                                       quoted(launch.layer));
+    // CUDA C++ Programming Guide, compute capability 7.5 and up.
+    constexpr int64_t gridLimits[] = {INT32_MAX, 65535, 65535};
+    constexpr int64_t blockLimits[] = {1024, 1024, 64};
+    int64_t blocks = 1, threads = 1;
+    for (size_t i = 0; i < 3 && !failure; ++i) {
+      inRange(index(path + ".grid", i), launch.grid[i], 1, gridLimits[i]);
+      inRange(index(path + ".block", i), launch.block[i], 1, blockLimits[i]);
+      if (failure)
+        return;
+      blocks = blocks > maxBlocksPerLaunch ? blocks : blocks * launch.grid[i];
+      threads *= launch.block[i];
+    }
+    if (blocks > maxBlocksPerLaunch)
+      return fail(path + ".grid", "expected at most " +
+                                      std::to_string(maxBlocksPerLaunch) +
+                                      " blocks, found more");
+    if (threads > 1024)
+      return fail(path + ".block",
+                  "expected at most 1024 threads, found " +
+                      std::to_string(threads));
+    inRange(path + ".shared_bytes", launch.sharedBytes, 0,
+            maxSharedBytes(target.chip));
+    for (size_t i = 0; i < launch.arguments.size() && !failure; ++i)
+      argument(index(path + ".arguments", i), launch.arguments[i]);
+  }
+
+  void argument(const std::string &path, const Argument &argument) {
+    switch (argument.kind) {
+    case Argument::Kind::Buffer:
+      if (!manifest.findBuffer(argument.buffer))
+        fail(path + ".name", "no buffer is named " + quoted(argument.buffer));
+      return;
+    case Argument::Kind::F32:
+      if (std::isnan(argument.f32.value()))
+        fail(path + ".bits", "expected a number, found NaN");
+      return;
+    case Argument::Kind::I32:
+      return inRange(path + ".value", argument.integer, INT32_MIN, INT32_MAX);
+    case Argument::Kind::I64:
+    case Argument::Kind::Null:
+      return;
+    }
+  }
+
+  const Manifest &manifest;
+  Error failure;
+  std::set<std::string> bufferNames, layerIds, programNames, chips;
+};
+
+} // namespace
+
+Error validateManifest(const Manifest &manifest) {
+  return Validator(manifest).run();
+}
+
+} // namespace kvcache

@@ -1,0 +1,522 @@
+//===- KVCacheOps.cpp - Verifiers, parsers and effects of the ops -----------===//
+
+#include "kvcache/IR/KVCache.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/Interfaces/FunctionImplementation.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+//===----------------------------------------------------------------------===//
+// Custom pieces of the assembly
+//===----------------------------------------------------------------------===//
+
+static ParseResult parseScaleBody(OpAsmParser &parser, ScaleAttr &scale) {
+  if (parser.parseColon() || parser.parseKeyword("f32"))
+    return failure();
+  (void)parser.parseOptionalEqual();
+  FailureOr<ScaleAttr> body = ScaleAttr::parseBody(parser);
+  if (failed(body))
+    return failure();
+  scale = *body;
+  return success();
+}
+
+static void printScaleBody(OpAsmPrinter &printer, Operation *, ScaleAttr scale) {
+  printer << ": f32 ";
+  if (scale.isStatic())
+    printer << "= ";
+  scale.printBody(printer);
+}
+
+static ParseResult parsePlainInteger(OpAsmParser &parser, IntegerAttr &attr) {
+  int64_t value;
+  if (parser.parseInteger(value))
+    return failure();
+  attr = parser.getBuilder().getI64IntegerAttr(value);
+  return success();
+}
+
+static void printPlainInteger(OpAsmPrinter &printer, Operation *, IntegerAttr attr) {
+  printer << attr.getInt();
+}
+
+static constexpr StringLiteral kCapacities[] = {"max_tokens", "max_sequences",
+                                                "max_pages_per_sequence", "num_pages"};
+
+// Capacities print without their i64 type.
+static ParseResult parseCapacityDict(OpAsmParser &parser, NamedAttrList &attrs) {
+  return parser.parseOptionalAttrDict(attrs);
+}
+
+static void printCapacityDict(OpAsmPrinter &printer, Operation *op, DictionaryAttr) {
+  printer.printOptionalAttrDict(op->getAttrs(), {SymbolTable::getSymbolAttrName(), "page_size"});
+}
+
+static ParseResult parseCacheShape(OpAsmParser &parser, TypeAttr &attr) {
+  int64_t numHeads = 0, headDim = 0;
+  Type elementType;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") || parser.parseInteger(headDim) ||
+      parser.parseKeyword("x") || parser.parseType(elementType))
+    return failure();
+  CacheType type = CacheType::getChecked([&] { return parser.emitError(loc); },
+                                         parser.getContext(), numHeads, headDim, elementType);
+  if (!type)
+    return failure();
+  attr = TypeAttr::get(type);
+  return success();
+}
+
+static void printCacheShape(OpAsmPrinter &printer, Operation *, TypeAttr attr) {
+  auto type = cast<CacheType>(attr.getValue());
+  printer << type.getNumHeads() << " x " << type.getHeadDim() << " x " << type.getElementType();
+}
+
+static ParseResult parseLayoutKeyword(OpAsmParser &parser, LayoutAttr &attr) {
+  StringRef keyword;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseKeyword(&keyword))
+    return failure();
+  std::optional<Layout> layout = symbolizeLayout(keyword);
+  if (!layout)
+    return parser.emitError(loc) << "expected layout 'nhd', 'hnd' or 'packed', but found '"
+                                 << keyword << "'";
+  attr = LayoutAttr::get(parser.getContext(), *layout);
+  return success();
+}
+
+static void printLayoutKeyword(OpAsmPrinter &printer, Operation *, LayoutAttr attr) {
+  printer << stringifyLayout(attr.getValue());
+}
+
+#define GET_OP_CLASSES
+#include "kvcache/IR/KVCacheOps.cpp.inc"
+
+//===----------------------------------------------------------------------===//
+// Declarations
+//===----------------------------------------------------------------------===//
+
+LogicalResult CacheGroupOp::verify() {
+  int64_t pageSize = getPageSize();
+  if (pageSize <= 0 || !llvm::isPowerOf2_64(pageSize)) // (C1)
+    return emitOpError() << "page size must be a positive power of two, but is " << pageSize;
+  for (StringRef name : kCapacities) // (C2)
+    if (auto capacity = (*this)->getAttrOfType<IntegerAttr>(name))
+      if (capacity.getInt() <= 0)
+        return emitOpError() << "'" << name << "' must be positive, but is " << capacity.getInt();
+  return success();
+}
+
+LogicalResult CacheOp::verify() {
+  // (C4) is the verifier of the type.
+  return success();
+}
+
+/// Looks up `name` as an op of type `OpT` next to `user`; says what is there
+/// instead.
+template <typename OpT>
+static OpT lookup(SymbolTableCollection &symbols, Operation *user, FlatSymbolRefAttr name) {
+  Operation *found = symbols.lookupNearestSymbolFrom(user, name);
+  auto op = dyn_cast_or_null<OpT>(found);
+  if (!op) {
+    InFlightDiagnostic diag = user->emitOpError() << "expected " << name << " to be a '"
+                                                  << OpT::getOperationName() << "', but ";
+    if (found)
+      diag << "it is a '" << found->getName() << "'";
+    else
+      diag << "there is no such symbol";
+  }
+  return op;
+}
+
+LogicalResult CacheOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  if (!lookup<CacheGroupOp>(symbols, *this, getGroupAttr())) // (C1)
+    return failure();
+  for (FlatSymbolRefAttr name : {getKScaleAttr(), getVScaleAttr()}) {
+    auto scale = lookup<ScaleBufferOp>(symbols, *this, name); // (C2)
+    if (!scale)
+      return failure();
+    size_t count = scale.getScale().getValues().size();
+    if (count > 1 && static_cast<int64_t>(count) != getCacheType().getNumHeads()) // (C3)
+      return emitOpError() << "per-head scale " << name << " has " << count
+                           << " values; expected one for each of the "
+                           << getCacheType().getNumHeads() << " KV heads";
+  }
+  return success();
+}
+
+CacheGroupOp CacheOp::getGroupOp() {
+  return SymbolTable::lookupNearestSymbolFrom<CacheGroupOp>(*this, getGroupAttr());
+}
+ScaleBufferOp CacheOp::getKScaleOp() {
+  return SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(*this, getKScaleAttr());
+}
+ScaleBufferOp CacheOp::getVScaleOp() {
+  return SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(*this, getVScaleAttr());
+}
+
+SmallVector<int64_t, 4> CacheOp::getPageStrides() {
+  int64_t heads = getCacheType().getNumHeads(), dim = getCacheType().getHeadDim();
+  int64_t pageSize = getGroupOp().getPageSize();
+  int64_t half = pageSize * heads * dim;
+  switch (getLayout()) {
+  case Layout::NHD:
+    return {half, heads * dim, dim, 1};
+  case Layout::HND:
+    return {half, dim, pageSize * dim, 1};
+  case Layout::Packed:
+    return {2 * half, heads * dim, dim, 1};
+  }
+  llvm_unreachable("all layouts are handled");
+}
+
+int64_t CacheOp::getValueOffset() {
+  if (getLayout() != Layout::Packed)
+    return 0;
+  return getGroupOp().getPageSize() * getCacheType().getNumHeads() * getCacheType().getHeadDim();
+}
+
+//===----------------------------------------------------------------------===//
+// Handles
+//===----------------------------------------------------------------------===//
+
+CacheOp mlir::kvcache::getCacheDeclaration(Value handle) {
+  Operation *def = handle.getDefiningOp();
+  FlatSymbolRefAttr name;
+  if (auto get = dyn_cast_or_null<GetCacheOp>(def))
+    name = get.getCacheAttr();
+  else if (auto view = dyn_cast_or_null<ViewCacheOp>(def))
+    name = view.getCacheAttr();
+  else
+    return nullptr;
+  // A program is a symbol table of its own; caches are declared outside it.
+  for (Operation *table = SymbolTable::getNearestSymbolTable(def); table;
+       table = table->getParentOp() ? SymbolTable::getNearestSymbolTable(table->getParentOp())
+                                    : nullptr)
+    if (auto cache = dyn_cast_or_null<CacheOp>(SymbolTable::lookupSymbolIn(table, name)))
+      return cache;
+  return nullptr;
+}
+
+/// (C1) and (C2) of get_cache and (C1) of view_cache.
+static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name, Value handle) {
+  CacheOp cache = getCacheDeclaration(handle);
+  if (!cache)
+    return op->emitOpError() << "expected " << name << " to be a 'kvcache.cache'";
+  if (handle.getType() != cache.getCacheType()) {
+    InFlightDiagnostic diag = op->emitOpError()
+                              << "result type " << handle.getType() << " differs from the cache's "
+                              << cache.getCacheType();
+    diag.attachNote(cache.getLoc()) << "the cache is declared here";
+    return diag;
+  }
+  return cache;
+}
+
+LogicalResult GetCacheOp::verifySymbolUses(SymbolTableCollection &) {
+  return verifyHandle(*this, getCacheAttr(), getHandle());
+}
+
+LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
+  FailureOr<CacheOp> cache = verifyHandle(*this, getCacheAttr(), getHandle());
+  if (failed(cache))
+    return failure();
+  CacheGroupOp group = cache->getGroupOp();
+  if (!group)
+    return success(); // the cache's own verifier reports it
+  CacheType type = cache->getCacheType();
+  int64_t expected[] = {static_cast<int64_t>(group.getPageSize()), type.getNumHeads(),
+                        type.getHeadDim()};
+  SmallVector<int64_t, 4> layout = cache->getPageStrides();
+  for (Value pages : {getKPages(), getVPages()}) {
+    auto memref = cast<MemRefType>(pages.getType());
+    bool matches = memref.getElementType() == type.getElementType(); // (C2)
+    for (int i = 0; i < 3; ++i)
+      matches &= memref.getDimSize(i + 1) == expected[i];
+    if (!matches)
+      return emitOpError() << "pages of " << getCacheAttr() << " must be memref<pages x "
+                           << expected[0] << " x " << expected[1] << " x " << expected[2] << " x "
+                           << type.getElementType() << ">, but are " << memref;
+    SmallVector<int64_t> strides;
+    int64_t offset;
+    if (failed(memref.getStridesAndOffset(strides, offset)))
+      return emitOpError() << "pages need a strided layout, but are " << memref;
+    for (int i = 0; i < 4; ++i) // (C3)
+      if (!ShapedType::isDynamic(strides[i]) && strides[i] != layout[i])
+        return emitOpError() << "stride " << i << " of pages is " << strides[i] << "; layout '"
+                             << stringifyLayout(cache->getLayout()) << "' of " << getCacheAttr()
+                             << " has " << layout[i];
+  }
+  int64_t sequences = cast<MemRefType>(getLengths().getType()).getDimSize(0);
+  int64_t starts = cast<MemRefType>(getQueryStart().getType()).getDimSize(0);
+  int64_t rows = cast<MemRefType>(getPageTable().getType()).getDimSize(0);
+  if (!ShapedType::isDynamic(sequences)) { // (C4)
+    if (!ShapedType::isDynamic(starts) && starts != sequences + 1)
+      return emitOpError() << "query_start has " << starts << " entries; expected "
+                           << sequences + 1 << " for " << sequences << " lengths";
+    if (!ShapedType::isDynamic(rows) && rows != sequences)
+      return emitOpError() << "the page table has " << rows << " rows; expected " << sequences
+                           << ", one for each length";
+  }
+  return success();
+}
+
+LogicalResult LoadScaleOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto scale = lookup<ScaleBufferOp>(symbols, *this, getScaleAttr()); // (C1)
+  if (!scale)
+    return failure();
+  if (scale.getScale().getValues().size() > 1)
+    return emitOpError() << getScaleAttr() << " is per head; only a per-tensor scale is one value";
+  return success();
+}
+
+TypedValue<CacheType> CalculateScalesOp::getCacheHandle() { return getCache(); }
+CacheAccess CalculateScalesOp::getCacheAccess() { return CacheAccess::Read; }
+
+LogicalResult CalculateScalesOp::verify() {
+  CacheType type = getCache().getType();
+  int64_t row = type.getNumHeads() * type.getHeadDim();
+  for (auto [name, value] : {std::pair<StringRef, Value>{"key", getKey()}, {"value", getValue()}}) {
+    auto shaped = cast<ShapedType>(value.getType());
+    int64_t elements = 1;
+    for (int64_t size : shaped.getShape().drop_front())
+      elements = ShapedType::isDynamic(size) ? row : elements * size;
+    if (elements != row) // (C1)
+      return emitOpError() << name << " has " << elements << " elements a token; the cache's row has "
+                           << row;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Arithmetic
+//===----------------------------------------------------------------------===//
+
+// (C1) of both; the scale is an operand too, so no trait of MLIR says it.
+static LogicalResult verifyElementwise(Operation *op, Type input, Type result) {
+  auto in = cast<ShapedType>(input), out = cast<ShapedType>(result);
+  if (in.getShape() != out.getShape())
+    return op->emitOpError() << "input " << in << " and result " << out << " differ in shape";
+  return success();
+}
+
+LogicalResult QuantizeOp::verify() {
+  return verifyElementwise(*this, getInput().getType(), getResult().getType());
+}
+LogicalResult DequantizeOp::verify() {
+  return verifyElementwise(*this, getInput().getType(), getResult().getType());
+}
+
+//===----------------------------------------------------------------------===//
+// Cache accesses
+//===----------------------------------------------------------------------===//
+
+TypedValue<CacheType> WriteOp::getCacheHandle() { return getCache(); }
+CacheAccess WriteOp::getCacheAccess() { return CacheAccess::Write; }
+
+SmallVector<std::pair<ScaleRole, ScaleUse>> WriteOp::getScaleUses() {
+  if (!getCache().getType().isQuantized())
+    return {};
+  return {{ScaleRole::K, ScaleUse::Divisor}, {ScaleRole::V, ScaleUse::Divisor}};
+}
+
+LogicalResult WriteOp::verify() {
+  if (getKey().getType() != getValue().getType()) // (C1)
+    return emitOpError() << "key " << getKey().getType() << " and value " << getValue().getType()
+                         << " differ";
+  auto rows = cast<ShapedType>(getKey().getType());
+  CacheType type = getCache().getType();
+  if (rows.getDimSize(1) != type.getNumHeads() || rows.getDimSize(2) != type.getHeadDim()) // (C2)
+    return emitOpError() << "rows must be [tokens, " << type.getNumHeads() << ", "
+                         << type.getHeadDim() << "] for " << type << ", but are " << rows;
+  return success();
+}
+
+TypedValue<CacheType> PagedAttentionOp::getCacheHandle() { return getCache(); }
+CacheAccess PagedAttentionOp::getCacheAccess() { return CacheAccess::Read; }
+
+SmallVector<std::pair<ScaleRole, ScaleUse>> PagedAttentionOp::getScaleUses() {
+  SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
+  auto query = cast<ShapedType>(getQuery().getType());
+  if (query.getElementTypeBitWidth() == 8)
+    uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
+  if (getCache().getType().isQuantized()) {
+    uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
+    uses.push_back({ScaleRole::V, ScaleUse::OutputFactor});
+  }
+  return uses;
+}
+
+MutableOperandRange PagedAttentionOp::getDpsInitsMutable() {
+  return MutableOperandRange(*this, 2, getLse() ? 2 : 1);
+}
+
+void PagedAttentionOp::getEffects(
+    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>> &effects) {
+  effects.emplace_back(MemoryEffects::Read::get(), &getCacheMutable(), CacheResource::get());
+  if (isa<MemRefType>(getQuery().getType()))
+    effects.emplace_back(MemoryEffects::Read::get(), &getQueryMutable());
+  for (OpOperand &init : getDpsInitsMutable())
+    if (isa<MemRefType>(init.get().getType()))
+      effects.emplace_back(MemoryEffects::Write::get(), &init);
+}
+
+LogicalResult PagedAttentionOp::verify() {
+  auto query = cast<ShapedType>(getQuery().getType());
+  auto out = cast<ShapedType>(getOut().getType());
+  CacheType type = getCache().getType();
+  if (ShapedType::isDynamic(query.getDimSize(1)) || query.getDimSize(2) != type.getHeadDim()) // (C1)
+    return emitOpError() << "queries must be [tokens, query heads, " << type.getHeadDim()
+                         << "] for " << type << ", but are " << query;
+  if (query.getDimSize(1) % type.getNumHeads()) // (C2)
+    return emitOpError() << "the number of query heads, " << query.getDimSize(1)
+                         << ", is not a multiple of the cache's " << type.getNumHeads()
+                         << " KV heads";
+  if (out.getShape() != query.getShape()) // (C3)
+    return emitOpError() << "output " << out << " must have the shape of the query " << query;
+  if (getLse()) { // (C4)
+    auto lse = cast<ShapedType>(getLse().getType());
+    if (lse.getShape() != query.getShape().take_front(2))
+      return emitOpError() << "lse " << lse << " must be [tokens, query heads] of the query "
+                           << query;
+  }
+  for (auto [name, attr] : {std::pair<StringRef, FloatAttr>{"softmax_scale", getSoftmaxScaleAttr()},
+                            {"soft_cap", getSoftCapAttr()}}) // (C5)
+    if (attr && !(attr.getValue().isFiniteNonZero() && !attr.getValue().isNegative()))
+      return emitOpError() << "'" << name << "' must be positive and finite, but is "
+                           << attr.getValueAsDouble();
+  if (getWindow() && static_cast<int64_t>(*getWindow()) < 0)
+    return emitOpError() << "'window' must not be negative, but is "
+                         << static_cast<int64_t>(*getWindow());
+  return success();
+}
+
+void PagedAttentionOp::print(OpAsmPrinter &printer) {
+  printer << ' ' << getQuery() << " over " << getCache() << " outs(" << getOut();
+  if (getLse())
+    printer << ", " << getLse();
+  printer << ')';
+  printer.printOptionalAttrDict((*this)->getAttrs());
+  printer << " : " << getQuery().getType() << ", " << getCache().getType() << " -> "
+          << getOut().getType();
+  if (getLse())
+    printer << ", " << getLse().getType();
+}
+
+ParseResult PagedAttentionOp::parse(OpAsmParser &parser, OperationState &state) {
+  OpAsmParser::UnresolvedOperand query, cache;
+  SmallVector<OpAsmParser::UnresolvedOperand, 2> outs;
+  Type queryType, cacheType;
+  SmallVector<Type, 2> outTypes;
+  if (parser.parseOperand(query) || parser.parseKeyword("over") || parser.parseOperand(cache) ||
+      parser.parseKeyword("outs") ||
+      parser.parseOperandList(outs, OpAsmParser::Delimiter::Paren) ||
+      parser.parseOptionalAttrDict(state.attributes) || parser.parseColonType(queryType) ||
+      parser.parseComma() || parser.parseType(cacheType) || parser.parseArrow() ||
+      parser.parseTypeList(outTypes))
+    return failure();
+  if (outs.empty() || outs.size() > 2)
+    return parser.emitError(parser.getNameLoc())
+           << "expected one output, or an output and an LSE, in 'outs', but found " << outs.size();
+  if (parser.resolveOperand(query, queryType, state.operands) ||
+      parser.resolveOperand(cache, cacheType, state.operands) ||
+      parser.resolveOperands(outs, outTypes, parser.getNameLoc(), state.operands))
+    return failure();
+  for (Type type : outTypes)
+    if (isa<RankedTensorType>(type))
+      state.addTypes(type);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+void ProgramOp::build(OpBuilder &builder, OperationState &state, StringRef name,
+                      TypeRange argumentTypes, ArrayRef<DictionaryAttr> argumentAttributes) {
+  state.addAttribute(::mlir::SymbolTable::getSymbolAttrName(), builder.getStringAttr(name));
+  state.addAttribute(getFunctionTypeAttrName(state.name),
+                     TypeAttr::get(builder.getFunctionType(argumentTypes, {})));
+  Block *body = new Block();
+  body->addArguments(argumentTypes, SmallVector<Location>(argumentTypes.size(), state.location));
+  state.addRegion()->push_back(body);
+  call_interface_impl::addArgAndResultAttrs(builder, state, argumentAttributes, {},
+                                            getArgAttrsAttrName(state.name),
+                                            getResAttrsAttrName(state.name));
+}
+
+ParseResult ProgramOp::parse(OpAsmParser &parser, OperationState &state) {
+  auto buildType = [](Builder &builder, ArrayRef<Type> arguments, ArrayRef<Type> results,
+                      function_interface_impl::VariadicFlag,
+                      std::string &) { return builder.getFunctionType(arguments, results); };
+  if (function_interface_impl::parseFunctionOp(
+          parser, state, false, getFunctionTypeAttrName(state.name), buildType,
+          getArgAttrsAttrName(state.name), getResAttrsAttrName(state.name)))
+    return failure();
+  // An empty body prints as `{}`; it still is one block.
+  if (state.regions.front()->empty())
+    state.regions.front()->emplaceBlock();
+  return success();
+}
+
+void ProgramOp::print(OpAsmPrinter &printer) {
+  function_interface_impl::printFunctionOp(printer, *this, false, getFunctionTypeAttrName(),
+                                           getArgAttrsAttrName(), getResAttrsAttrName());
+}
+
+StringRef ProgramOp::getBufferName(unsigned index) {
+  return getArgAttrOfType<StringAttr>(index, kBufferName).getValue();
+}
+
+BufferRole ProgramOp::getBufferRole(unsigned index) {
+  return getArgAttrOfType<BufferRoleAttr>(index, kBufferRole).getValue();
+}
+
+LogicalResult ProgramOp::verify() {
+  llvm::StringSet<> names;
+  for (auto [index, type] : llvm::enumerate(getArgumentTypes())) { // (C1)
+    if (!isa<MemRefType>(type))
+      return emitOpError() << "argument " << index << " must be a memref, but is " << type;
+    auto name = getArgAttrOfType<StringAttr>(index, kBufferName);
+    if (!name || !getArgAttrOfType<BufferRoleAttr>(index, kBufferRole))
+      return emitOpError() << "argument " << index << " needs a '" << kBufferName << "' and a '"
+                           << kBufferRole << "'";
+    if (!names.insert(name.getValue()).second)
+      return emitOpError() << "two arguments have the name " << name;
+  }
+  for (Operation &op : getBody().front()) // (C2)
+    if (!isa<SegmentOp>(op)) {
+      InFlightDiagnostic diag = emitOpError() << "holds only segments, but has a '"
+                                              << op.getName() << "'";
+      diag.attachNote(op.getLoc()) << "it is here";
+      return diag;
+    }
+  if (!getResultTypes().empty()) // (C3)
+    return emitOpError() << "has no results, but its type has " << getResultTypes().size();
+  return success();
+}
+
+LogicalResult LaunchOp::verify() {
+  for (auto [name, sizes] : {std::pair<StringRef, ArrayRef<int64_t>>{"grid", getGrid()},
+                             {"block", getBlock()}}) // (C1)
+    if (sizes.size() != 3 || llvm::any_of(sizes, [](int64_t size) { return size <= 0; }))
+      return emitOpError() << "'" << name << "' needs three positive entries";
+  int64_t threads = getBlock()[0] * getBlock()[1] * getBlock()[2];
+  if (threads > 1024)
+    return emitOpError() << "a block has at most 1024 threads, but this one has " << threads;
+  if (static_cast<int64_t>(getSharedBytes()) < 0) // (C2)
+    return emitOpError() << "'shared' must not be negative, but is "
+                         << static_cast<int64_t>(getSharedBytes());
+  if (getConstants().size() != getOrigins().size()) // (C3)
+    return emitOpError() << "has " << getConstants().size() << " constants but "
+                         << getOrigins().size() << " origins";
+  for (Attribute constant : getConstants()) { // (C4)
+    auto typed = dyn_cast<TypedAttr>(constant);
+    if (!typed || !(typed.getType().isF32() || typed.getType().isInteger(32) ||
+                    typed.getType().isInteger(64)))
+      return emitOpError() << "constants must be f32, i32 or i64, but one is " << constant;
+  }
+  return success();
+}
