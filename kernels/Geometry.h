@@ -55,11 +55,11 @@ constexpr double fixedIterations = 2.5;
 
 /// What the choice of tiles and splits needs to know of an architecture.
 struct Machine {
-  int multiprocessors;   // of the card the defaults aim at
-  int sharedPerSM;       // bytes
-  int sharedPerCta;      // bytes, with the opt-in attribute
-  int reservedPerCta;    // bytes the driver takes from each CTA
-  bool convertsFP8;      // cvt between f16x2/f32 and e4m3x2 exists
+  int multiprocessors; // of the card the defaults aim at
+  int sharedPerSM;     // bytes
+  int sharedPerCta;    // bytes, with the opt-in attribute
+  int reservedPerCta;  // bytes the driver takes from each CTA
+  bool convertsFP8;    // cvt between f16x2/f32 and e4m3x2 exists
 };
 
 /// `arch` is 10 * major + minor of the compute capability: 80, 86, 89, 90, ...
@@ -178,9 +178,9 @@ constexpr int bytesInFlight(int arch, int headDim, int group, int tile,
 
 /// The structural constants that are free to choose.
 struct AttentionTuning {
-  int tile;        // tokens a warp takes at once: 16 or 32
-  int stages;      // depth of a warp's ring: 2 to 6
-  int unroll;      // 1, or `stages`
+  int tile;         // tokens a warp takes at once: 16 or 32
+  int stages;       // depth of a warp's ring: 2 to 6
+  int unroll;       // 1, or `stages`
   int minCtasPerSM; // for nvvm.minctasm
 };
 
@@ -195,7 +195,8 @@ constexpr AttentionTuning attentionDefaults(int arch, int headDim, int group,
       return {32, 3, 1, tilesN(group) > 1 ? 2 : 3};
     return {32, small ? 4 : 3, 1, small ? 1 : 2};
   }
-  if (small) // Four stages of 16 tokens keep 48 KB in flight, two of 32 only 32.
+  if (small) // Four stages of 16 tokens keep 48 KB in flight, two of 32
+             // only 32.
     return pageSize <= 64 ? AttentionTuning{16, 4, 1, 1}
                           : AttentionTuning{32, 2, 1, 1};
   if (arch >= 90)
@@ -226,8 +227,9 @@ constexpr bool attentionIsLegal(int queryHeads, int kvHeads, int headDim,
                                 int pageSize, int tile, int stages, int unroll,
                                 int splitTokens, int numSplits) {
   return kvHeads >= 1 && queryHeads >= kvHeads && queryHeads % kvHeads == 0 &&
-         queryHeads / kvHeads <= maxGroup && (headDim == 64 || headDim == 128) &&
-         pageSize >= 16 && pageSize <= 128 && (pageSize & (pageSize - 1)) == 0 &&
+         queryHeads / kvHeads <= maxGroup &&
+         (headDim == 64 || headDim == 128) && pageSize >= 16 &&
+         pageSize <= 128 && (pageSize & (pageSize - 1)) == 0 &&
          (tile == 16 || tile == 32) && (4 * tile) % pageSize == 0 &&
          stages >= 2 && stages <= 6 && (unroll == 1 || unroll == stages) &&
          numSplits >= 1 && numSplits <= maxSplits && splitTokens > 0 &&
@@ -244,8 +246,8 @@ constexpr bool attentionStridesAreLegal(long long pageStride, int tokenStride,
 
 /// Grid of the attention kernel. y is limited to 65535 by the hardware.
 constexpr int attentionGridX(int queryHeads, int kvHeads) {
-  return kvHeads * ceilDiv(queryHeads / kvHeads,
-                           headsPerCta(queryHeads / kvHeads));
+  return kvHeads *
+         ceilDiv(queryHeads / kvHeads, headsPerCta(queryHeads / kvHeads));
 }
 constexpr int maxRows = 65535;
 
@@ -260,19 +262,18 @@ constexpr int maxRows = 65535;
 /// null then). Order: [row][grid x][split][partialFloats]. 16-byte aligned.
 constexpr long long partialsBytes(int maxTokens, int queryHeads, int kvHeads,
                                   int headDim, int numSplits) {
-  return numSplits == 1 ? 0
-                        : 4ll * maxTokens * attentionGridX(queryHeads, kvHeads) *
-                              numSplits *
-                              partialFloats(headDim, queryHeads / kvHeads);
+  return numSplits == 1
+             ? 0
+             : 4ll * maxTokens * attentionGridX(queryHeads, kvHeads) *
+                   numSplits * partialFloats(headDim, queryHeads / kvHeads);
 }
 
 /// Bytes of the workspace `counters`, [row][grid x] u32; 0 with one split.
 /// Zero before the first launch; every launch leaves zeros.
 constexpr long long countersBytes(int maxTokens, int queryHeads, int kvHeads,
                                   int numSplits) {
-  return numSplits == 1
-             ? 0
-             : 4ll * maxTokens * attentionGridX(queryHeads, kvHeads);
+  return numSplits == 1 ? 0
+                        : 4ll * maxTokens * attentionGridX(queryHeads, kvHeads);
 }
 
 struct SplitChoice {
@@ -296,8 +297,9 @@ constexpr SplitChoice chooseSplits(int arch, int queryHeads, int kvHeads,
                                    int maxPagesPerSequence) {
   int group = queryHeads / kvHeads;
   int shared = dynamicSharedBytes(headDim, group, tile, stages);
-  long long resident = static_cast<long long>(maxOf(1, ctasPerSM(arch, shared))) *
-                       machineOf(arch).multiprocessors;
+  long long resident =
+      static_cast<long long>(maxOf(1, ctasPerSM(arch, shared))) *
+      machineOf(arch).multiprocessors;
   long long rows = maxTokens;
   long long ctas = rows * attentionGridX(queryHeads, kvHeads);
   long long capacity = static_cast<long long>(maxPagesPerSequence) * pageSize;

@@ -20,7 +20,6 @@
   static inline __attribute__((device)) __attribute__((always_inline))
 #define KVCACHE_EXPORT                                                         \
   extern "C" __attribute__((device)) __attribute__((always_inline)) void
-#define KVCACHE_UNROLL _Pragma("unroll")
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -133,13 +132,13 @@ KVCACHE_DEVICE u32 e4m3ToF16High(u32 pair) {
       : "r"(pair));
   return r;
 }
-// cvt.rn.satfinite.e4m3x2.f32 (sm_89): the first operand becomes the upper byte
-KVCACHE_DEVICE u32 f32ToE4M3x2(float low, float high) {
+// cvt.rn.satfinite.e4m3x2.f32, twice (sm_89): x[0] becomes the lowest byte
+KVCACHE_DEVICE u32 f32ToE4M3x4(const float *x) {
   u32 r;
-  asm("{ .reg .b16 p, z; cvt.rn.satfinite.e4m3x2.f32 p, %1, %2; mov.b16 z, 0; "
-      "mov.b32 %0, {p, z}; }"
+  asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; "
+      "cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
       : "=r"(r)
-      : "f"(high), "f"(low));
+      : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
   return r;
 }
 // cvt.rn.f16x2.f32: the first operand becomes the upper half
@@ -258,7 +257,9 @@ KVCACHE_DEVICE u32 ballot(bool b) {
   return r;
 }
 // bar.warp.sync
-KVCACHE_DEVICE void warpSync() { asm volatile("bar.warp.sync -1;" ::: "memory"); }
+KVCACHE_DEVICE void warpSync() {
+  asm volatile("bar.warp.sync -1;" ::: "memory");
+}
 // bar.sync
 KVCACHE_DEVICE void ctaSync() { asm volatile("bar.sync 0;" ::: "memory"); }
 // fence.acq_rel.gpu
@@ -286,10 +287,9 @@ KVCACHE_DEVICE u32 atomicIncWrap(u32 *p, u32 limit) {
 //
 // which is one pair of b16, or four 8-bit codes.
 KVCACHE_DEVICE void ldmatrix(u32 *r, u32 address) {
-  asm volatile(
-      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-      : "r"(address));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
 }
 // ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16. Register i holds
 //
@@ -392,13 +392,13 @@ KVCACHE_DEVICE void loadV4(u32 *r, const void *p) {
                : "l"(p));
 }
 // ld.relaxed.gpu.global.v4.f32 and .v2: what other CTAs wrote in this launch
-KVCACHE_DEVICE void loadSharedV4(float *r, const float *p) {
+KVCACHE_DEVICE void loadCoherentV4(float *r, const float *p) {
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
                : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3])
                : "l"(p)
                : "memory");
 }
-KVCACHE_DEVICE void loadSharedV2(float *r, const float *p) {
+KVCACHE_DEVICE void loadCoherentV2(float *r, const float *p) {
   asm volatile("ld.relaxed.gpu.global.v2.f32 {%0,%1}, [%2];"
                : "=f"(r[0]), "=f"(r[1])
                : "l"(p)
@@ -427,13 +427,13 @@ KVCACHE_DEVICE void storeF32(float *p, float x) {
   asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(x) : "memory");
 }
 // ld.shared, st.shared
-KVCACHE_DEVICE void loadShared(float *r, u32 a) {
+KVCACHE_DEVICE void loadSharedV4(float *r, u32 a) {
   asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
                : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3])
                : "r"(a)
                : "memory");
 }
-KVCACHE_DEVICE void loadShared2(float *r, u32 a) {
+KVCACHE_DEVICE void loadSharedV2(float *r, u32 a) {
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
                : "=f"(r[0]), "=f"(r[1])
                : "r"(a)
@@ -444,7 +444,7 @@ KVCACHE_DEVICE u32 loadSharedU32(u32 a) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(a) : "memory");
   return r;
 }
-KVCACHE_DEVICE void storeShared2(u32 a, float x, float y) {
+KVCACHE_DEVICE void storeSharedV2(u32 a, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(a), "f"(x), "f"(y)
                : "memory");
 }

@@ -1,17 +1,12 @@
 //===- Bundle.cpp - Bundles on disk and in memory -------------------------===//
 
 #include "kvcache/Bundle/Bundle.h"
+#include "kvcache/Support/Files.h"
 #include "kvcache/Support/Sha256.h"
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace fs = std::filesystem;
 
@@ -59,11 +54,7 @@ Expected<std::string> readInside(const fs::path &root,
     return makeError(shown + ": expected at most " +
                      std::to_string(maxFileBytes) + " bytes, found " +
                      std::to_string(size));
-  std::ifstream stream(real, std::ios::binary);
-  std::string contents(size, '\0');
-  if (!stream.read(contents.data(), std::streamsize(size)))
-    return makeError(shown + ": cannot be read: " + std::strerror(errno));
-  return contents;
+  return readFile(real.string());
 }
 
 Error checkDigest(const FileDigest &digest, const std::string &contents,
@@ -98,44 +89,6 @@ loadFiles(Manifest manifest, const std::string &prefix,
     return failure;
   bundle.manifest = std::move(manifest);
   return bundle;
-}
-
-Error writeFile(const fs::path &path, const std::string &contents) {
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream.write(contents.data(), std::streamsize(contents.size()));
-  stream.close();
-  if (!stream)
-    return makeError(path.string() +
-                     ": cannot be written: " + std::strerror(errno));
-  return Error::success();
-}
-
-Error fillDirectory(const fs::path &directory, const Bundle &bundle) {
-  for (const auto &[file, contents] : bundle.files) {
-    fs::path path = directory / file;
-    std::error_code code;
-    fs::create_directories(path.parent_path(), code);
-    if (code)
-      return makeError(path.parent_path().string() +
-                       ": cannot be created: " + code.message());
-    if (Error error = writeFile(path, contents))
-      return error;
-  }
-  return writeFile(directory / manifestName, writeManifest(bundle.manifest));
-}
-
-/// Puts `temporary` in the place of `directory`.
-Error moveIntoPlace(const fs::path &temporary, const fs::path &directory) {
-  if (::rename(temporary.c_str(), directory.c_str()) == 0)
-    return Error::success();
-  // A directory that is not empty cannot be renamed over; swap the two, so
-  // that there is a whole bundle of that name at every moment.
-  if ((errno == ENOTEMPTY || errno == EEXIST) &&
-      ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, directory.c_str(),
-                  RENAME_EXCHANGE) == 0)
-    return Error::success();
-  return makeError(directory.string() +
-                   ": cannot be written: " + std::strerror(errno));
 }
 
 } // namespace
@@ -209,25 +162,25 @@ Error writeBundle(const std::string &directory, Bundle bundle) {
     return error;
   if (Error error = validateManifest(bundle.manifest))
     return error.withContext(manifestName);
-  fs::path path = fs::path(directory);
-  if (!path.has_filename())
-    path = path.parent_path();
-  std::error_code code;
-  if (fs::exists(path, code) && !fs::is_empty(path, code) &&
-      !fs::exists(path / manifestName, code))
-    return makeError(directory + ": exists and is not a bundle; it is not "
-                                 "replaced");
-  std::string temporary = path.string() + ".XXXXXX";
-  if (!::mkdtemp(temporary.data()))
-    return makeError(directory +
-                     ": cannot be written: " + std::strerror(errno));
-  ::chmod(temporary.c_str(), 0755);
-  Error error = fillDirectory(temporary, bundle);
-  if (!error)
-    error = moveIntoPlace(temporary, path);
-  // After a swap the temporary name holds the old bundle.
-  fs::remove_all(temporary, code);
-  return error;
+  Expected<StagedDirectory> staged =
+      StagedDirectory::create(directory, manifestName);
+  if (!staged)
+    return staged.error();
+  for (const auto &[file, contents] : bundle.files) {
+    fs::path path = fs::path(staged->stagingPath()) / file;
+    std::error_code code;
+    fs::create_directories(path.parent_path(), code);
+    if (code)
+      return makeError(path.parent_path().string() +
+                       ": cannot be created: " + code.message());
+    if (Error error = writeFileAtomically(path.string(), contents))
+      return error;
+  }
+  if (Error error =
+          writeFileAtomically(joinPath(staged->stagingPath(), manifestName),
+                              writeManifest(bundle.manifest)))
+    return error;
+  return staged->commit();
 }
 
 } // namespace kvcache

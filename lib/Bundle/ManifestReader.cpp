@@ -7,8 +7,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "kvcache/Bundle/Manifest.h"
-
-#include <simdjson.h>
+#include "kvcache/Support/Json.h"
 
 #include <limits>
 
@@ -16,36 +15,27 @@ namespace kvcache {
 
 namespace {
 
-using simdjson::dom::element;
-using simdjson::dom::element_type;
-
 /// What stands there, short enough for a message.
-std::string describe(element value) {
-  switch (value.type()) {
-  case element_type::ARRAY:
-    return "an array";
-  case element_type::OBJECT:
-    return "an object";
-  case element_type::NULL_VALUE:
-    return "null";
-  default:
-    break;
-  }
-  std::string text = simdjson::minify(value);
+std::string describe(const JsonValue &value) {
+  if (value.isArray() || value.isObject() || value.isNull())
+    return value.kindName();
+  std::string text = value.print(0);
+  while (!text.empty() && text.back() == '\n')
+    text.pop_back();
   if (text.size() > 60)
     text = text.substr(0, 57) + "...";
   return text;
 }
 
-/// A JSON value and the path to it. Errors are collected in `failure`: the
-/// first one stays, and reading goes on with default values.
+/// A JSON value and the path to it. The first error is kept in `failure`;
+/// reading goes on with default values.
 class Value {
 public:
-  Value(element json, std::string path, Error *failure)
-      : json(json), path(std::move(path)), failure(failure) {}
+  Value(const JsonValue &json, std::string path, Error *failure)
+      : json(&json), path(std::move(path)), failure(failure) {}
 
   void fail(const std::string &expected) const {
-    report(expected + ", found " + describe(json));
+    report(expected + ", found " + describe(*json));
   }
 
   void report(const std::string &message) const {
@@ -53,38 +43,33 @@ public:
       *failure = makeError(path.empty() ? message : path + ": " + message);
   }
 
-  bool isNull() const { return json.is_null(); }
-  bool isString() const { return json.is_string(); }
-
   std::string string() const {
-    std::string_view text;
-    if (json.get_string().get(text)) {
+    if (!json->isString()) {
       fail("expected a string");
       return "";
     }
-    if (text.find('\0') != std::string_view::npos) {
+    if (json->asString().find('\0') != std::string::npos) {
       report("expected a string without NUL characters");
       return "";
     }
-    return std::string(text);
+    return json->asString();
   }
 
   int64_t integer(int64_t low, int64_t high) const {
-    int64_t number = 0;
-    if (!json.is_int64() || json.get_int64().get(number) || number < low ||
-        number > high) {
+    if (!json->isInteger() || json->asInteger() < low ||
+        json->asInteger() > high) {
       fail("expected an integer from " + std::to_string(low) + " to " +
            std::to_string(high));
       return low;
     }
-    return number;
+    return json->asInteger();
   }
 
   bool boolean() const {
-    bool flag = false;
-    if (json.get_bool().get(flag))
-      fail("expected true or false");
-    return flag;
+    if (json->isBool())
+      return json->asBool();
+    fail("expected true or false");
+    return false;
   }
 
   /// "0x" and eight hex digits.
@@ -101,16 +86,16 @@ public:
       good = digit < 16;
       value = value << 4 | digit;
     }
-    if (!good && !*failure)
+    if (!good)
       fail("expected \"0x\" and eight hex digits");
     return value;
   }
 
   double number() const {
-    double value = 0;
-    if (!json.is_number() || json.get_double().get(value))
-      fail("expected a number");
-    return value;
+    if (json->isNumber())
+      return json->asDouble();
+    fail("expected a number");
+    return 0;
   }
 
   template <typename Enum>
@@ -119,19 +104,17 @@ public:
     std::string text = string();
     if (std::optional<Enum> value = parse(text))
       return *value;
-    if (!*failure)
-      fail("expected " + expected);
+    fail("expected " + expected);
     return Enum();
   }
 
   template <typename Function> void forEach(Function function) const {
-    simdjson::dom::array items;
-    if (json.get_array().get(items)) {
+    if (!json->isArray()) {
       fail("expected an array");
       return;
     }
     size_t index = 0;
-    for (element item : items) {
+    for (const JsonValue &item : json->asArray()) {
       if (*failure)
         return;
       function(Value(item, path + "[" + std::to_string(index++) + "]",
@@ -140,11 +123,11 @@ public:
   }
 
   const std::string &where() const { return path; }
-  element raw() const { return json; }
+  const JsonValue &raw() const { return *json; }
   Error *errors() const { return failure; }
 
 private:
-  element json;
+  const JsonValue *json;
   std::string path;
   Error *failure;
 };
@@ -153,16 +136,13 @@ private:
 class Object {
 public:
   explicit Object(const Value &value) : value(value) {
-    simdjson::dom::object object;
-    if (value.raw().get_object().get(object)) {
+    if (!value.raw().isObject()) {
       value.fail("expected an object");
       return;
     }
-    for (simdjson::dom::key_value_pair field : object) {
-      if (!members.emplace(std::string(field.key), field.value).second)
-        value.report("member \"" + std::string(field.key) +
-                     "\" is given twice");
-    }
+    for (const auto &[name, member] : value.raw().asObject())
+      if (!members.emplace(name, &member).second)
+        value.report("member \"" + name + "\" is given twice");
   }
 
   std::optional<Value> optional(const std::string &name) {
@@ -170,7 +150,7 @@ public:
     auto it = members.find(name);
     if (it == members.end())
       return std::nullopt;
-    return Value(it->second,
+    return Value(*it->second,
                  value.where().empty() ? name : value.where() + "." + name,
                  value.errors());
   }
@@ -235,7 +215,7 @@ public:
 
 private:
   const Value &value;
-  std::map<std::string, element> members;
+  std::map<std::string, const JsonValue *> members;
   std::vector<std::string> used;
 };
 
@@ -247,21 +227,19 @@ const char elementTypeNames[] =
 
 OptionMap readOptions(const Value &value) {
   OptionMap options;
-  simdjson::dom::object object;
-  if (value.raw().get_object().get(object)) {
+  if (!value.raw().isObject()) {
     value.fail("expected an object");
     return options;
   }
-  for (simdjson::dom::key_value_pair field : object) {
-    Value member(field.value, value.where() + "." + std::string(field.key),
-                 value.errors());
+  for (const auto &[name, field] : value.raw().asObject()) {
+    Value member(field, value.where() + "." + name, value.errors());
     OptionValue option;
-    if (member.isString())
+    if (field.isString())
       option = member.string();
     else
       option = member.integer(std::numeric_limits<int64_t>::min(), maxI64);
-    if (!options.emplace(std::string(field.key), option).second)
-      value.report("member \"" + std::string(field.key) + "\" is given twice");
+    if (!options.emplace(name, option).second)
+      value.report("member \"" + name + "\" is given twice");
   }
   return options;
 }
@@ -431,7 +409,7 @@ Program readProgram(const Value &value) {
   Object object(value);
   object.read("name", program.name);
   object.required("host", [&](const Value &member) {
-    if (!member.isNull())
+    if (!member.raw().isNull())
       program.host = readHost(member);
   });
   object.readArray("segments", program.segments, readSegment);
@@ -580,14 +558,11 @@ Manifest readManifest(const Value &value) {
 
 Expected<Manifest> parseManifest(std::string_view json,
                                  const std::string &file) {
-  simdjson::dom::parser parser;
-  element root;
-  simdjson::padded_string text(json);
-  if (simdjson::error_code code = parser.parse(text).get(root))
-    return makeError(file + ": not valid JSON: " +
-                     simdjson::error_message(code));
+  Expected<JsonValue> root = parseJson(json, file);
+  if (!root)
+    return root.error();
   Error failure;
-  Manifest manifest = readManifest(Value(root, "", &failure));
+  Manifest manifest = readManifest(Value(*root, "", &failure));
   if (!failure)
     failure = validateManifest(manifest);
   if (failure)

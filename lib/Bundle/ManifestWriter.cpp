@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "kvcache/Bundle/Manifest.h"
+#include "kvcache/Support/Json.h"
 
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,132 +16,7 @@ namespace kvcache {
 
 namespace {
 
-/// Prints nested JSON. Objects and arrays of scalars that are opened `inl`ine
-/// stay on one line.
-class JsonPrinter {
-public:
-  void beginObject(bool inl = false) { open('{', inl); }
-  void endObject() { close('}'); }
-  void beginArray(bool inl = false) { open('[', inl); }
-  void endArray() { close(']'); }
-
-  void key(std::string_view name) {
-    separate();
-    quoted(name);
-    text += ": ";
-    afterKey = true;
-  }
-
-  void string(std::string_view value) {
-    separate();
-    quoted(value);
-  }
-  void integer(int64_t value) {
-    separate();
-    text += std::to_string(value);
-  }
-  void unsignedInteger(uint64_t value) {
-    separate();
-    text += std::to_string(value);
-  }
-  void boolean(bool value) {
-    separate();
-    text += value ? "true" : "false";
-  }
-  void null() {
-    separate();
-    text += "null";
-  }
-  void number(std::string_view spelling) {
-    separate();
-    text += spelling;
-  }
-
-  void member(std::string_view name, std::string_view value) {
-    key(name);
-    string(value);
-  }
-  void member(std::string_view name, int64_t value) {
-    key(name);
-    integer(value);
-  }
-
-  std::string take() { return std::move(text) + "\n"; }
-
-private:
-  struct Scope {
-    bool inl;
-    bool empty = true;
-  };
-
-  void open(char bracket, bool inl) {
-    separate();
-    text += bracket;
-    scopes.push_back({inl || (!scopes.empty() && scopes.back().inl)});
-  }
-
-  void close(char bracket) {
-    Scope scope = scopes.back();
-    scopes.pop_back();
-    if (!scope.empty && !scope.inl)
-      newLine();
-    text += bracket;
-  }
-
-  void newLine() {
-    text += '\n';
-    text.append(2 * scopes.size(), ' ');
-  }
-
-  void separate() {
-    if (afterKey) {
-      afterKey = false;
-      return;
-    }
-    if (scopes.empty())
-      return;
-    Scope &scope = scopes.back();
-    if (!scope.empty)
-      text += scope.inl ? ", " : ",";
-    if (!scope.inl)
-      newLine();
-    scope.empty = false;
-  }
-
-  void quoted(std::string_view value) {
-    text += '"';
-    for (char c : value) {
-      switch (c) {
-      case '"':
-        text += "\\\"";
-        break;
-      case '\\':
-        text += "\\\\";
-        break;
-      case '\n':
-        text += "\\n";
-        break;
-      case '\t':
-        text += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          char escape[8];
-          std::snprintf(escape, sizeof(escape), "\\u%04X",
-                        static_cast<unsigned>(c));
-          text += escape;
-        } else {
-          text += c;
-        }
-      }
-    }
-    text += '"';
-  }
-
-  std::string text;
-  std::vector<Scope> scopes;
-  bool afterKey = false;
-};
+JsonValue name(std::string_view text) { return JsonValue(std::string(text)); }
 
 std::string hexBits(uint32_t bits) {
   char text[16];
@@ -149,300 +24,258 @@ std::string hexBits(uint32_t bits) {
   return text;
 }
 
-/// The shortest decimal that reads back as `value`, also by way of a double.
-std::string decimal(float value) {
-  char text[64];
-  std::to_chars_result result =
-      std::to_chars(text, text + sizeof(text) - 1, value);
-  *result.ptr = '\0';
-  if (static_cast<float>(std::strtod(text, nullptr)) != value)
-    std::snprintf(text, sizeof(text), "%.9g", static_cast<double>(value));
-  return text;
+/// Applies `toJson` to each item.
+template <typename T>
+JsonValue list(const std::vector<T> &items, JsonValue (*toJson)(const T &)) {
+  JsonValue array = JsonValue::array();
+  for (const T &item : items)
+    array.push(toJson(item));
+  return array;
 }
 
-class ManifestPrinter {
-public:
-  explicit ManifestPrinter(const Manifest &manifest) : manifest(manifest) {}
+template <typename Range> JsonValue integers(const Range &values) {
+  JsonValue array = JsonValue::array();
+  for (int64_t value : values)
+    array.push(value);
+  return array;
+}
 
-  std::string print() {
-    json.beginObject();
-    json.member("format", manifestFormat);
-    json.member("version", manifestVersion);
-    json.member("producer", manifest.producer);
-    json.key("options");
-    options(manifest.options, /*inl=*/false);
-    capacities();
-    each("layers", manifest.layers, &ManifestPrinter::layer);
-    each("buffers", manifest.buffers, &ManifestPrinter::buffer);
-    each("programs", manifest.programs, &ManifestPrinter::program);
-    each("targets", manifest.targets, &ManifestPrinter::target);
-    json.endObject();
-    return json.take();
-  }
-
-private:
-  template <typename T>
-  void each(std::string_view name, const std::vector<T> &items,
-            void (ManifestPrinter::*print)(const T &)) {
-    json.key(name);
-    json.beginArray();
-    for (const T &item : items)
-      (this->*print)(item);
-    json.endArray();
-  }
-
-  template <typename Range>
-  void integers(std::string_view name, const Range &values) {
-    json.key(name);
-    json.beginArray(/*inl=*/true);
-    for (int64_t value : values)
-      json.integer(value);
-    json.endArray();
-  }
-
-  void options(const OptionMap &map, bool inl) {
-    json.beginObject(inl);
-    for (const auto &[name, value] : map) {
-      json.key(name);
-      if (const int64_t *integer = std::get_if<int64_t>(&value))
-        json.integer(*integer);
-      else
-        json.string(std::get<std::string>(value));
-    }
-    json.endObject();
-  }
-
-  void capacities() {
-    json.key("capacities");
-    json.beginObject();
-    json.member("max_tokens", manifest.capacities.maxTokens);
-    json.member("max_sequences", manifest.capacities.maxSequences);
-    json.member("max_pages_per_sequence",
-                manifest.capacities.maxPagesPerSequence);
-    json.member("num_pages", manifest.capacities.numPages);
-    json.endObject();
-  }
-
-  void scalar(ScalarF32 value) {
-    json.key("value");
-    if (std::isfinite(value.value()))
-      json.number(decimal(value.value()));
+JsonValue optionsJson(const OptionMap &map) {
+  JsonValue object = JsonValue::object();
+  for (const auto &[key, value] : map)
+    if (const int64_t *integer = std::get_if<int64_t>(&value))
+      object.set(key, *integer);
     else
-      json.null();
-    json.member("bits", hexBits(value.bits));
-  }
+      object.set(key, std::get<std::string>(value));
+  return object;
+}
 
-  void scale(std::string_view name, const Scale &scale) {
-    json.key(name);
-    json.beginObject(/*inl=*/true);
-    scalar(scale.value);
-    json.member("provenance", provenanceName(scale.provenance));
-    if (!scale.key.empty())
-      json.member("key", scale.key);
-    json.endObject();
-  }
+JsonValue capacitiesJson(const Capacities &sizes) {
+  JsonValue object = JsonValue::object();
+  object.set("max_tokens", sizes.maxTokens);
+  object.set("max_sequences", sizes.maxSequences);
+  object.set("max_pages_per_sequence", sizes.maxPagesPerSequence);
+  object.set("num_pages", sizes.numPages);
+  return object;
+}
 
-  void layer(const Layer &layer) {
-    json.beginObject();
-    json.member("id", layer.id);
-    json.member("name", layer.name);
-    json.member("cache", layer.cache);
-    json.member("element_type", elementTypeName(layer.elementType));
-    json.member("query_heads", layer.queryHeads);
-    json.member("kv_heads", layer.kvHeads);
-    json.member("head_dim", layer.headDim);
-    json.member("page_size", layer.pageSize);
-    json.member("layout", layer.layout);
-    json.key("softmax_scale");
-    json.beginObject(/*inl=*/true);
-    scalar(layer.softmaxScale);
-    json.member("from", layer.softmaxScaleFrom);
-    json.endObject();
-    json.key("scales");
-    json.beginObject();
-    scale("k", layer.kScale);
-    scale("v", layer.vScale);
-    json.endObject();
-    json.member("compatibility", layer.compatibility);
-    json.key("buffers");
-    json.beginObject();
-    const LayerBuffers &buffers = layer.buffers;
-    json.member("query", buffers.query);
-    optional("key", buffers.key);
-    optional("value", buffers.value);
-    json.member("output", buffers.output);
-    optional("lse", buffers.lse);
-    json.member("k_cache", buffers.kCache);
-    json.member("v_cache", buffers.vCache);
-    json.member("page_table", buffers.pageTable);
-    json.member("lengths", buffers.lengths);
-    json.member("query_start", buffers.queryStart);
-    optional("slot_mapping", buffers.slotMapping);
-    json.endObject();
-    json.endObject();
-  }
+/// Adds the shortest decimal of `scalar`, for people, and its bits.
+void setScalar(JsonValue &object, ScalarF32 scalar) {
+  float value = scalar.value();
+  double shown = std::strtod(formatFloat(value).c_str(), nullptr);
+  if (static_cast<float>(shown) != value)
+    shown = value;
+  object.set("value", shown);
+  object.set("bits", hexBits(scalar.bits));
+}
 
-  void optional(std::string_view name, const std::string &value) {
+JsonValue scaleJson(const Scale &scale) {
+  JsonValue object = JsonValue::object();
+  setScalar(object, scale.value);
+  object.set("provenance", name(provenanceName(scale.provenance)));
+  if (!scale.key.empty())
+    object.set("key", scale.key);
+  return object;
+}
+
+JsonValue layerBuffersJson(const LayerBuffers &buffers) {
+  JsonValue object = JsonValue::object();
+  auto optional = [&](const char *key, const std::string &value) {
     if (!value.empty())
-      json.member(name, value);
-  }
+      object.set(key, value);
+  };
+  object.set("query", buffers.query);
+  optional("key", buffers.key);
+  optional("value", buffers.value);
+  object.set("output", buffers.output);
+  optional("lse", buffers.lse);
+  object.set("k_cache", buffers.kCache);
+  object.set("v_cache", buffers.vCache);
+  object.set("page_table", buffers.pageTable);
+  object.set("lengths", buffers.lengths);
+  object.set("query_start", buffers.queryStart);
+  optional("slot_mapping", buffers.slotMapping);
+  return object;
+}
 
-  void buffer(const Buffer &buffer) {
-    json.beginObject();
-    json.member("name", buffer.name);
-    json.member("role", bufferRoleName(buffer.role));
-    json.member("element_type", elementTypeName(buffer.elementType));
-    integers("shape", buffer.shape);
-    integers("strides", buffer.strides);
-    integers("dynamic_dims", buffer.dynamicDims);
-    json.member("access", bufferAccessName(buffer.access));
-    json.member("owner", bufferOwnerName(buffer.owner));
-    json.key("stable_address");
-    json.boolean(buffer.stableAddress);
-    json.key("bytes");
-    json.unsignedInteger(buffer.bytes);
-    if (buffer.offsetIn) {
-      json.key("offset_in");
-      json.beginObject(/*inl=*/true);
-      json.member("buffer", buffer.offsetIn->buffer);
-      json.key("bytes");
-      json.unsignedInteger(buffer.offsetIn->offset);
-      json.endObject();
-    }
-    json.endObject();
-  }
+JsonValue layerJson(const Layer &layer) {
+  JsonValue object = JsonValue::object();
+  object.set("id", layer.id);
+  object.set("name", layer.name);
+  object.set("cache", layer.cache);
+  object.set("element_type", name(elementTypeName(layer.elementType)));
+  object.set("query_heads", layer.queryHeads);
+  object.set("kv_heads", layer.kvHeads);
+  object.set("head_dim", layer.headDim);
+  object.set("page_size", layer.pageSize);
+  object.set("layout", layer.layout);
+  JsonValue softmax = JsonValue::object();
+  setScalar(softmax, layer.softmaxScale);
+  softmax.set("from", layer.softmaxScaleFrom);
+  object.set("softmax_scale", std::move(softmax));
+  JsonValue scales = JsonValue::object();
+  scales.set("k", scaleJson(layer.kScale));
+  scales.set("v", scaleJson(layer.vScale));
+  object.set("scales", std::move(scales));
+  object.set("compatibility", layer.compatibility);
+  object.set("buffers", layerBuffersJson(layer.buffers));
+  return object;
+}
 
-  void fileMembers(const FileDigest &digest) {
-    json.member("file", digest.file);
-    json.member("sha256", digest.sha256);
+JsonValue bufferJson(const Buffer &buffer) {
+  JsonValue object = JsonValue::object();
+  object.set("name", buffer.name);
+  object.set("role", name(bufferRoleName(buffer.role)));
+  object.set("element_type", name(elementTypeName(buffer.elementType)));
+  object.set("shape", integers(buffer.shape));
+  object.set("strides", integers(buffer.strides));
+  object.set("dynamic_dims", integers(buffer.dynamicDims));
+  object.set("access", name(bufferAccessName(buffer.access)));
+  object.set("owner", name(bufferOwnerName(buffer.owner)));
+  object.set("stable_address", buffer.stableAddress);
+  object.set("bytes", buffer.bytes);
+  if (buffer.offsetIn) {
+    JsonValue view = JsonValue::object();
+    view.set("buffer", buffer.offsetIn->buffer);
+    view.set("bytes", buffer.offsetIn->offset);
+    object.set("offset_in", std::move(view));
   }
+  return object;
+}
 
-  void file(std::string_view name, const FileDigest &digest) {
-    json.key(name);
-    json.beginObject();
-    fileMembers(digest);
-    json.endObject();
+void setFile(JsonValue &object, const FileDigest &digest) {
+  object.set("file", digest.file);
+  object.set("sha256", digest.sha256);
+}
+
+JsonValue fileJson(const FileDigest &digest) {
+  JsonValue object = JsonValue::object();
+  setFile(object, digest);
+  return object;
+}
+
+JsonValue hostValueJson(const HostValue &value) {
+  JsonValue object = JsonValue::object();
+  object.set("name", value.name);
+  object.set("element_type", name(elementTypeName(value.elementType)));
+  object.set("shape", integers(value.shape));
+  return object;
+}
+
+JsonValue segmentJson(const Segment &segment) {
+  JsonValue object = JsonValue::object();
+  object.set("name", segment.name);
+  object.set("function", segment.function);
+  JsonValue arguments = JsonValue::array();
+  for (const std::string &argument : segment.arguments)
+    arguments.push(argument);
+  object.set("arguments", std::move(arguments));
+  return object;
+}
+
+JsonValue programJson(const Program &program) {
+  JsonValue object = JsonValue::object();
+  object.set("name", program.name);
+  JsonValue host;
+  if (program.host) {
+    host = JsonValue::object();
+    setFile(host, program.host->file);
+    host.set("function", program.host->function);
+    host.set("arguments", list(program.host->arguments, hostValueJson));
+    host.set("results", list(program.host->results, hostValueJson));
   }
+  object.set("host", std::move(host));
+  object.set("segments", list(program.segments, segmentJson));
+  return object;
+}
 
-  void hostValue(const HostValue &value) {
-    json.beginObject(/*inl=*/true);
-    json.member("name", value.name);
-    json.member("element_type", elementTypeName(value.elementType));
-    integers("shape", value.shape);
-    json.endObject();
+JsonValue kernelJson(const Kernel &kernel) {
+  JsonValue object = JsonValue::object();
+  object.set("name", kernel.name);
+  object.set("structure", optionsJson(kernel.structure));
+  if (kernel.report) {
+    JsonValue report = JsonValue::object();
+    report.set("ptxas", kernel.report->ptxas);
+    report.set("registers", kernel.report->registers);
+    report.set("stack_bytes", kernel.report->stackBytes);
+    report.set("spill_store_bytes", kernel.report->spillStoreBytes);
+    report.set("spill_load_bytes", kernel.report->spillLoadBytes);
+    report.set("static_shared_bytes", kernel.report->staticSharedBytes);
+    object.set("report", std::move(report));
   }
+  return object;
+}
 
-  void segment(const Segment &segment) {
-    json.beginObject();
-    json.member("name", segment.name);
-    json.member("function", segment.function);
-    json.key("arguments");
-    json.beginArray(/*inl=*/true);
-    for (const std::string &argument : segment.arguments)
-      json.string(argument);
-    json.endArray();
-    json.endObject();
+JsonValue argumentJson(const Argument &argument) {
+  JsonValue object = JsonValue::object();
+  switch (argument.kind) {
+  case Argument::Kind::Buffer:
+    object.set("kind", "buffer");
+    object.set("name", argument.buffer);
+    break;
+  case Argument::Kind::F32:
+    object.set("kind", "f32");
+    object.set("bits", hexBits(argument.f32.bits));
+    if (!argument.from.empty())
+      object.set("from", argument.from);
+    break;
+  case Argument::Kind::I32:
+    object.set("kind", "i32");
+    object.set("value", argument.integer);
+    break;
+  case Argument::Kind::I64:
+    object.set("kind", "i64");
+    object.set("value", argument.integer);
+    break;
+  case Argument::Kind::Null:
+    object.set("kind", "null");
+    break;
   }
+  return object;
+}
 
-  void program(const Program &program) {
-    json.beginObject();
-    json.member("name", program.name);
-    json.key("host");
-    if (program.host) {
-      json.beginObject();
-      fileMembers(program.host->file);
-      json.member("function", program.host->function);
-      each("arguments", program.host->arguments, &ManifestPrinter::hostValue);
-      each("results", program.host->results, &ManifestPrinter::hostValue);
-      json.endObject();
-    } else {
-      json.null();
-    }
-    each("segments", program.segments, &ManifestPrinter::segment);
-    json.endObject();
-  }
+JsonValue launchJson(const Launch &launch) {
+  JsonValue object = JsonValue::object();
+  object.set("program", launch.program);
+  object.set("segment", launch.segment);
+  object.set("kernel", launch.kernel);
+  object.set("op", name(launchOpName(launch.op)));
+  object.set("layer", launch.layer);
+  object.set("grid", integers(launch.grid));
+  object.set("block", integers(launch.block));
+  object.set("shared_bytes", launch.sharedBytes);
+  object.set("arguments", list(launch.arguments, argumentJson));
+  return object;
+}
 
-  void kernel(const Kernel &kernel) {
-    json.beginObject();
-    json.member("name", kernel.name);
-    json.key("structure");
-    options(kernel.structure, /*inl=*/true);
-    if (kernel.report) {
-      const KernelReport &report = *kernel.report;
-      json.key("report");
-      json.beginObject(/*inl=*/true);
-      json.member("ptxas", report.ptxas);
-      json.member("registers", report.registers);
-      json.member("stack_bytes", report.stackBytes);
-      json.member("spill_store_bytes", report.spillStoreBytes);
-      json.member("spill_load_bytes", report.spillLoadBytes);
-      json.member("static_shared_bytes", report.staticSharedBytes);
-      json.endObject();
-    }
-    json.endObject();
-  }
-
-  void argument(const Argument &argument) {
-    json.beginObject(/*inl=*/true);
-    switch (argument.kind) {
-    case Argument::Kind::Buffer:
-      json.member("kind", "buffer");
-      json.member("name", argument.buffer);
-      break;
-    case Argument::Kind::F32:
-      json.member("kind", "f32");
-      json.member("bits", hexBits(argument.f32.bits));
-      if (!argument.from.empty())
-        json.member("from", argument.from);
-      break;
-    case Argument::Kind::I32:
-      json.member("kind", "i32");
-      json.member("value", argument.integer);
-      break;
-    case Argument::Kind::I64:
-      json.member("kind", "i64");
-      json.member("value", argument.integer);
-      break;
-    case Argument::Kind::Null:
-      json.member("kind", "null");
-      break;
-    }
-    json.endObject();
-  }
-
-  void launch(const Launch &launch) {
-    json.beginObject();
-    json.member("program", launch.program);
-    json.member("segment", launch.segment);
-    json.member("kernel", launch.kernel);
-    json.member("op", launchOpName(launch.op));
-    json.member("layer", launch.layer);
-    integers("grid", launch.grid);
-    integers("block", launch.block);
-    json.member("shared_bytes", launch.sharedBytes);
-    each("arguments", launch.arguments, &ManifestPrinter::argument);
-    json.endObject();
-  }
-
-  void target(const Target &target) {
-    json.beginObject();
-    json.member("chip", target.chip);
-    file("ptx", target.ptx);
-    if (target.cubin)
-      file("cubin", *target.cubin);
-    each("kernels", target.kernels, &ManifestPrinter::kernel);
-    each("launches", target.launches, &ManifestPrinter::launch);
-    json.endObject();
-  }
-
-  const Manifest &manifest;
-  JsonPrinter json;
-};
+JsonValue targetJson(const Target &target) {
+  JsonValue object = JsonValue::object();
+  object.set("chip", target.chip);
+  object.set("ptx", fileJson(target.ptx));
+  if (target.cubin)
+    object.set("cubin", fileJson(*target.cubin));
+  object.set("kernels", list(target.kernels, kernelJson));
+  object.set("launches", list(target.launches, launchJson));
+  return object;
+}
 
 } // namespace
 
 std::string writeManifest(const Manifest &manifest) {
-  return ManifestPrinter(manifest).print();
+  JsonValue root = JsonValue::object();
+  root.set("format", name(manifestFormat));
+  root.set("version", manifestVersion);
+  root.set("producer", manifest.producer);
+  root.set("options", optionsJson(manifest.options));
+  root.set("capacities", capacitiesJson(manifest.capacities));
+  root.set("layers", list(manifest.layers, layerJson));
+  root.set("buffers", list(manifest.buffers, bufferJson));
+  root.set("programs", list(manifest.programs, programJson));
+  root.set("targets", list(manifest.targets, targetJson));
+  std::string text = root.print(2);
+  if (text.empty() || text.back() != '\n')
+    text += '\n';
+  return text;
 }
 
 } // namespace kvcache

@@ -98,8 +98,10 @@ FailureOr<ScaleAttr> ScaleAttr::parseBody(AsmParser &parser) {
       return failure();
   } else {
     if (succeeded(parser.parseOptionalLSquare())) {
-      if (parser.parseCommaSeparatedList([&] { return parseValue(parser, values); }) ||
-          parser.parseRSquare())
+      // An empty list is for the verifier to refuse.
+      if (failed(parser.parseOptionalRSquare()) &&
+          (parser.parseCommaSeparatedList([&] { return parseValue(parser, values); }) ||
+           parser.parseRSquare()))
         return failure();
     } else if (parseValue(parser, values)) {
       return failure();

@@ -51,7 +51,10 @@ static ParseResult parseCapacityDict(OpAsmParser &parser, NamedAttrList &attrs) 
 }
 
 static void printCapacityDict(OpAsmPrinter &printer, Operation *op, DictionaryAttr) {
-  printer.printOptionalAttrDict(op->getAttrs(), {SymbolTable::getSymbolAttrName(), "page_size"});
+  NamedAttrList rest(op->getAttrs());
+  rest.erase(mlir::SymbolTable::getSymbolAttrName());
+  rest.erase("page_size");
+  printer.printOptionalAttrDict(rest);
 }
 
 static ParseResult parseCacheShape(OpAsmParser &parser, TypeAttr &attr) {

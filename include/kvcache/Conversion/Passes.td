@@ -5,4 +5,204 @@
 
 include "mlir/Pass/PassBase.td"
 
+def CachesToArguments : Pass<"kvcache-caches-to-arguments", "::mlir::ModuleOp"> {
+  let summary = "make the buffers of caches arguments of the functions that use them";
+  let description = [{
+    For embedders who run functions themselves: every `kvcache.get_cache` in a
+    `func.func` becomes a `kvcache.view_cache` of buffers that the function
+    takes as new arguments, behind those that it has:
+
+    * for each cache (in the order of declaration) its K and V pages,
+      `memref<num_pages x page_size x KV heads x head dim>` in this logical
+      order, whatever the layout; the layout is in the strides. The offset is
+      dynamic, so that V of a packed cache can be a view into the pages of K;
+    * for each group of these caches the page table, lengths, query starts and
+      slots.
+
+    Sizes are the group's capacities where it has them, else dynamic. Each new
+    argument has a `kvcache.name` (`layer0.k_cache`, `layer0.v_cache`,
+    `page_table`, `lengths`, `query_start`, `slot_mapping`; the last four with
+    the group in front, `full.page_table`, when the module has several groups)
+    and a `kvcache.role`.
+
+    Functions that call such a function take the same buffers and hand them on.
+    A function whose symbol is used by anything but `func.call` is refused, as
+    is a handle outside of a function.
+
+    Before:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.000000e+00 from default
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @main(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
+    ```
+
+    After, `@main` is
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.000000e+00 from default
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @main(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>,
+        %kc: memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>},
+        %vc: memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.v_cache", kvcache.role = #kvcache<role cache>},
+        %table: memref<?x?xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+        %lengths: memref<?xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+        %start: memref<?xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+        %slots: memref<?xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
+      %c = kvcache.view_cache @layer0 pages(%kc, %vc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
+        : memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>,
+          memref<?x?xi32>, memref<?xi32>, memref<?xi32>, memref<?xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
+    ```
+  }];
+  let dependentDialects = ["::mlir::kvcache::KVCacheDialect"];
+  let statistics = [
+    Statistic<"numFunctions", "functions", "functions whose signature grew">,
+    Statistic<"numCalls", "calls", "calls that hand buffers on">
+  ];
+}
+
+def ConvertKVCacheToReference : Pass<"convert-kvcache-to-reference", "::mlir::ModuleOp"> {
+  let summary = "lower cache ops to plain loops: their executable definition";
+  let description = [{
+    Lowers `write`, `paged_attention`, `quantize`, `dequantize` and
+    `load_scale` to scf, arith, math, memref and (elementwise ops) linalg, and
+    removes handles and declarations. Speed does not matter here; every other
+    implementation is compared with this one.
+
+    * Attention is computed in f64: scores, a softmax in two passes (maximum,
+      then sum), and the weighted sum of V. Scales multiply as the op says.
+      Each output element is rounded once, to nearest even, to its type; the
+      LSE to f32.
+    * A write divides in f32 by the scale, clamps with `maximumf`/`minimumf`,
+      which keep NaN, and rounds to nearest even. Rows that have the element
+      type of an unquantized cache are copied bit for bit.
+    * Conversions from and to 8-bit and 16-bit floats are functions of integer
+      arithmetic (`@kvcache.widen.TYPE`, `@kvcache.round.TYPE`), exact for every
+      code and every double: upstream lowers no 8-bit conversion, and rounds
+      f64 to 16 bits twice. NaN becomes the code that PTX `cvt` writes: 0x7F
+      (0x80 for f8E4M3FNUZ), 0x7FFF in 16 bits.
+
+    Handles must come from `kvcache.view_cache` (run
+    `kvcache-caches-to-arguments` first). Tensors are read through
+    `bufferization.to_buffer`; results are fresh buffers that start as copies
+    of `outs`, so rows behind the batch stay as they are. Memrefs are used
+    directly. Then upstream's CPU pipeline takes on, starting with
+    `one-shot-bufferize`.
+
+    Refused, at the op: a scale that is not static, an attention without
+    `softmax_scale`, FP8 queries and outputs (the op carries no scale for
+    them), `calculate_scales`, and programs, which are lowered to launches.
+
+    Example:
+
+    ```mlir
+    func.func @quantize(%x: tensor<?x64xbf16>, %s: f32) -> tensor<?x64xf8E4M3FN> {
+      %y = kvcache.quantize %x by %s : tensor<?x64xbf16> to tensor<?x64xf8E4M3FN>
+      return %y : tensor<?x64xf8E4M3FN>
+    }
+    ```
+  }];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::bufferization::BufferizationDialect", "::mlir::func::FuncDialect",
+    "::mlir::linalg::LinalgDialect", "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect",
+    "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect"
+  ];
+}
+
+def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
+  let summary = "turn the cache ops of programs into launches of kernels";
+  let description = [{
+    Each `write` and `paged_attention` in a `kvcache.program` becomes a
+    `kvcache.launch`. Grids, splits and workspaces come from the capacities of
+    the cache group; nothing depends on live data. The rules and their constants
+    are in `kernels/Geometry.h`.
+
+    Scales become launch constants, folded in double precision and rounded once:
+    `softmax_scale * k_scale * log2(e)` and `v_scale` for attention, `k_scale`
+    and `v_scale` for writes. Layers that differ only in their values share one
+    kernel. A remark says which variant was chosen and why.
+
+    Workspaces become arguments of the program, one pair for each kernel.
+
+    Refused, at the op and with what would work: caches that are not f8E4M3FN,
+    scales without a value or per head, head dims other than 64 and 128, more
+    than 16 query heads on a KV head, page sizes outside 16 to 128, soft caps,
+    windows, missing capacities, a folded factor that is not a normal f32.
+
+    Before, in a segment:
+
+    ```mlir
+    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64}
+      : memref<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<?x4x64xbf16>
+    ```
+
+    After:
+
+    ```mlir
+    kvcache.launch @paged_attention_bf16_e4m3_h4x2_d64_p16_0f9a3c21 of "kvcache_paged_attention" grid [2, 8, 1] block [128, 1, 1] shared 61440
+      args(%q, %kc, %vc, %table, %lengths, %start, %o : ...) constants [0.0022 : f32, ...] origins ["softmax_scale * k_scale * log2(e)", ...]
+      structure [90 : i32, ...] layer "layer0"
+    ```
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"sm_90\"", "Chip to select kernels for, such as sm_80 or sm_90">
+  ];
+  let statistics = [
+    Statistic<"numLaunches", "launches", "launches selected">
+  ];
+  let dependentDialects = ["::mlir::kvcache::KVCacheDialect"];
+}
+
+def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
+  let summary = "turn launches into gpu.launch_func and a gpu.module";
+  let description = [{
+    Every distinct kernel becomes an `llvm.func` in `@kvcache_kernels` that
+    calls one function of the device library with its arguments and its
+    structural constants. The `#nvvm.target` of the module links the library, so
+    that upstream's `gpu-module-to-binary` specialises and compiles it. The
+    launches become `gpu.launch_func`.
+
+    Refused: a launch of a function that the library does not have, or with
+    another number of buffers or constants than the function takes.
+
+    Before:
+
+    ```mlir
+    kvcache.launch @write_example of "kvcache_write" ...
+    ```
+
+    After:
+
+    ```mlir
+    gpu.module @kvcache_kernels [#nvvm.target<O = 3, chip = "sm_90", link = ["kvcache_kernels.bc"]>] {
+      llvm.func @kvcache_write(...)
+      llvm.func @write_example(...) attributes {gpu.kernel, nvvm.kernel, nvvm.maxntid = array<i32: 128, 1, 1>}
+    }
+    gpu.launch_func @kvcache_kernels::@write_example blocks in (...) threads in (...) args(...)
+    ```
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"sm_90\"", "Chip of the gpu.module, such as sm_80 or sm_90">,
+    Option<"kernelLibrary", "kernel-library", "std::string", "\"\"", "Bitcode of the device library">
+  ];
+  let statistics = [
+    Statistic<"numKernels", "kernels", "distinct kernels">
+  ];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect", "::mlir::LLVM::LLVMDialect",
+    "::mlir::memref::MemRefDialect", "::mlir::NVVM::NVVMDialect"
+  ];
+}
+
 #endif // KVCACHE_CONVERSION_PASSES_TD

@@ -566,6 +566,8 @@ def KVCache_LaunchOp : KVCache_Op<"launch", [
     arguments are the buffers and then the `constants`, whose values the graph
     captures; `origins` says, for each constant, the formula behind it. Grid,
     block and shared memory are functions of capacities only.
+    `min_ctas_per_sm` bounds the registers of the kernel; `layer` names the
+    cache that the launch works on.
 
     Constraints:
 
@@ -596,7 +598,8 @@ def KVCache_LaunchOp : KVCache_Op<"launch", [
     ArrayAttr:$constants,
     StrArrayAttr:$origins,
     ArrayAttr:$structure,
-    OptionalAttr<StrAttr>:$layer
+    OptionalAttr<StrAttr>:$layer,
+    OptionalAttr<I64Attr>:$min_ctas_per_sm
   );
   let assemblyFormat = [{
     $kernel `of` $function `grid` $grid `block` $block `shared` custom<PlainInteger>($shared_bytes)

@@ -5,4 +5,85 @@
 
 include "mlir/Pass/PassBase.td"
 
+def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
+  let summary = "turn custom ops of serving stacks into kvcache ops";
+  let description = [{
+    Each op that `ForeignOpTable` knows becomes one kvcache op. Operands are
+    found by the op's `operand_names`, never by position. Function signatures
+    and all other ops stay as they are. The ops may be plain (`"vllm.name"`) or
+    calls of private declarations that carry `torch.op`.
+
+    | op | becomes |
+    |---|---|
+    | `vllm.unified_kv_cache_update` | `kvcache.write` |
+    | `vllm.unified_attention_with_output` | `kvcache.paged_attention` |
+    | `vllm.maybe_calc_kv_scales` | `kvcache.calculate_scales`; its results are its operands |
+
+    Each layer name gets a `kvcache.cache` of the element type of its keys, with
+    scales that are still `dynamic`: called `layer<N>` where the name has an
+    index that no other layer has, else after the layer name. A
+    `kv_cache_dtype` of the graph is kept as `graph_dtype`, and `softmax_scale`,
+    `soft_cap` and `sliding_window` (keys seen, the query's own included; no
+    more than 0: none) as attributes of the attention.
+
+    The result of the cache update only orders the attention after it. After
+    import the order is that of memory effects, so the token disappears. This is
+    checked: the token may be used by attention ops of the same layer only, the
+    update must dominate the attention, and no other update of the layer may
+    stand between. Keys and values of the attention must be those that were
+    written, because the attention reads the cache.
+
+    Errors: an op of a known family that the table does not have; a missing,
+    unknown, repeated or refused operand; no layer name; shapes that contradict
+    each other within a layer; FP8 queries; outputs that are written in place
+    on tensors. A graph without such ops is left alone.
+
+    Before:
+
+    ```mlir
+    %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "model.layers.0.self_attn.attn", operand_names = ["key", "value"], mutated = []}
+      : (tensor<?x2x64xbf16>, tensor<?x2x64xbf16>) -> tensor<0xbf16>
+    %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %t) {layer_name = "model.layers.0.self_attn.attn",
+        operand_names = ["query", "key", "value", "output", "kv_cache_dummy_dep"], mutated = ["output"]}
+      : (tensor<?x4x64xbf16>, tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, tensor<?x4x64xbf16>, tensor<0xbf16>) -> tensor<?x4x64xbf16>
+    ```
+
+    After:
+
+    ```mlir
+    kvcache.cache_group @full page_size 16
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    ...
+    %c = kvcache.get_cache @layer0 : <2 x 64 x bf16>
+    kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+    %o = kvcache.paged_attention %q over %c outs(%out) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+    ```
+  }];
+  let options = [
+    Option<"requireAttention", "require-attention", "bool", "false",
+           "A graph without any attention over a cache is an error">,
+    Option<"pageSize", "page-size", "int64_t", "16",
+           "Tokens in a page of the caches; a power of two">,
+    Option<"kvLayout", "kv-layout", "std::string", "\"nhd\"",
+           "Order of a page's dimensions in memory: nhd, hnd or packed">,
+    Option<"maxTokens", "max-tokens", "int64_t", "0",
+           "Capacity: rows of one step, over all sequences (0: not given)">,
+    Option<"maxSequences", "max-sequences", "int64_t", "0",
+           "Capacity: sequences of one step (0: not given)">,
+    Option<"maxPagesPerSequence", "max-pages-per-sequence", "int64_t", "0",
+           "Capacity: pages of one sequence (0: not given)">,
+    Option<"numPages", "num-pages", "int64_t", "0",
+           "Capacity: pages in the pool (0: not given)">
+  ];
+  let statistics = [
+    Statistic<"numCaches", "caches", "Caches declared">,
+    Statistic<"numWrites", "writes", "Cache updates imported">,
+    Statistic<"numAttentions", "attentions", "Attention ops imported">,
+    Statistic<"numCalculations", "calculations", "Run-time scale calculations imported">
+  ];
+  let dependentDialects = ["::mlir::kvcache::KVCacheDialect"];
+}
+
 #endif // KVCACHE_IMPORT_PASSES_TD

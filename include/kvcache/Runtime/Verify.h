@@ -1,0 +1,62 @@
+//===- Verify.h - A run against double precision ----------------*- C++ -*-===//
+//
+// Compares what a segment did with what its layers' scales, dimensions and
+// inputs ask for. The launches' own arguments are not consulted: a launch with
+// a wrong constant or the buffers of another layer is noticed.
+//
+//   cache codes   bit for bit: code = RNE(clamp(x / s, +-max)), f32 division;
+//                 all other bytes of the cache as they were
+//   attention     double precision over the dequantised cache after the run,
+//                 causal, ragged; each element within one unit in the last
+//                 place of the output type plus 2^-9 * sum |p v|, where p are
+//                 the row's probabilities (a kernel rounds them to f16)
+//   LSE           natural logarithm, within 1e-5 * max(1, |LSE|)
+//   rows past the last query start: untouched
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef KVCACHE_RUNTIME_VERIFY_H
+#define KVCACHE_RUNTIME_VERIFY_H
+
+#include "kvcache/Runtime/Session.h"
+
+namespace kvcache {
+
+struct LayerVerification {
+  std::string layer; // Layer::id
+  uint64_t codesCompared = 0;
+  uint64_t codesWrong = 0;
+  uint64_t bytesDisturbed = 0; // cache bytes that should not have changed
+  uint64_t outputsCompared = 0;
+  uint64_t outputsWrong = 0;
+  double maxError = 0;          // largest |output - reference|
+  double maxToleranceShare = 0; // largest error / its tolerance
+  double maxLseError = 0;
+  std::vector<std::string> errors; // the first of each kind
+
+  bool good() const { return errors.empty(); }
+  /// Sums counts and takes maxima of another run of the same layer.
+  void add(const LayerVerification &other);
+};
+
+/// Use: `begin` before Session::runSegment, `finish` after it.
+class Verifier {
+public:
+  explicit Verifier(const Session &session) : session(session) {}
+
+  /// Keeps the caches and outputs as they are before the run.
+  Error begin(const Segment &segment);
+  /// One result per layer of the segment.
+  Expected<std::vector<LayerVerification>> finish(const Segment &segment);
+
+private:
+  Error compareCache(const Layer &layer, LayerVerification &result);
+  Error compareAttention(const Layer &layer, LayerVerification &result);
+
+  const Session &session;
+  std::map<std::string, std::vector<uint8_t>> before; // memory by buffer name
+};
+
+} // namespace kvcache
+
+#endif // KVCACHE_RUNTIME_VERIFY_H

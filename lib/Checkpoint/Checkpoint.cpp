@@ -1,0 +1,210 @@
+//===- Checkpoint.cpp - A model's folder of files -------------------------===//
+
+#include "kvcache/Checkpoint/Checkpoint.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#define SIMDJSON_EXCEPTIONS 0
+#include <simdjson.h>
+
+using namespace kvcache;
+
+static const char *const indexName = "model.safetensors.index.json";
+
+const char *kvcache::severityName(Severity severity) {
+  switch (severity) {
+  case Severity::Error:
+    return "error";
+  case Severity::Warning:
+    return "warning";
+  case Severity::Remark:
+    break;
+  }
+  return "remark";
+}
+
+bool kvcache::hasErrors(const std::vector<Diagnostic> &diagnostics) {
+  return std::any_of(
+      diagnostics.begin(), diagnostics.end(),
+      [](const Diagnostic &d) { return d.severity == Severity::Error; });
+}
+
+static bool endsWith(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() &&
+         text.substr(text.size() - end.size()) == end;
+}
+
+/// A shard's name comes from a file: it must stay below the folder.
+static bool isSafeRelativePath(std::string_view name) {
+  if (name.empty() || name.front() == '/')
+    return false;
+  while (!name.empty()) {
+    size_t slash = name.find('/');
+    if (name.substr(0, slash) == "..")
+      return false;
+    name.remove_prefix(slash == std::string_view::npos ? name.size()
+                                                       : slash + 1);
+  }
+  return name.find('\0') == std::string_view::npos;
+}
+
+static Error readJsonIfPresent(const std::string &path,
+                               std::optional<JsonFile> &file) {
+  if (!pathExists(path))
+    return Error::success();
+  Expected<std::string> text = readFile(path);
+  if (!text)
+    return text.error();
+  JsonParseOptions options;
+  options.pythonNonFinite = true;
+  Expected<JsonValue> value = parseJson(*text, path, options);
+  if (!value)
+    return value.error();
+  if (!value->isObject())
+    return makeError(path + ": expected a JSON object, found " +
+                     value->kindName());
+  file = JsonFile{path, std::move(*value)};
+  return Error::success();
+}
+
+Error Checkpoint::openIndexed(const std::string &indexPath) {
+  simdjson::padded_string text;
+  if (auto code = simdjson::padded_string::load(indexPath).get(text))
+    return makeError(indexPath +
+                     ": cannot read: " + simdjson::error_message(code));
+  simdjson::dom::parser parser;
+  simdjson::dom::element document;
+  if (auto code = parser.parse(text).get(document))
+    return makeError(indexPath +
+                     ": not valid JSON: " + simdjson::error_message(code));
+  simdjson::dom::object weights;
+  if (document["weight_map"].get_object().get(weights))
+    return makeError(indexPath + ": expected an object with an object "
+                                 "'weight_map' (tensor name to shard)");
+
+  std::vector<std::string> names;
+  std::unordered_map<std::string_view, size_t> shardOf;
+  for (simdjson::dom::key_value_pair member : weights) {
+    std::string_view shard;
+    if (member.value.get_string().get(shard))
+      return makeError(indexPath + ": weight_map: '" + std::string(member.key) +
+                       "' must name a file by a string");
+    if (shardOf.emplace(shard, 0).second)
+      names.emplace_back(shard);
+  }
+  if (names.empty())
+    return makeError(indexPath + ": weight_map names no shard");
+  std::sort(names.begin(), names.end());
+  files.reserve(names.size());
+  for (const std::string &name : names) {
+    if (!isSafeRelativePath(name))
+      return makeError(indexPath + ": weight_map: the shard name '" + name +
+                       "' must stay below the checkpoint's folder");
+    std::string path = joinPath(this->root, name);
+    if (!pathExists(path))
+      return makeError(path + ": no such file, but " + indexPath +
+                       " names it as a shard");
+    Expected<SafetensorsFile> file = SafetensorsFile::open(path);
+    if (!file)
+      return file.error();
+    shardOf[name] = files.size();
+    files.push_back(std::move(*file));
+  }
+
+  size_t misplaced = 0;
+  std::string example;
+  for (simdjson::dom::key_value_pair member : weights) {
+    std::string_view shard = member.value.get_string().value_unsafe();
+    if (files[shardOf[shard]].find(member.key))
+      continue;
+    if (!find(member.key))
+      return makeError(indexPath + ": names the tensor '" +
+                       std::string(member.key) + "' in " + std::string(shard) +
+                       ", but no shard has it");
+    if (misplaced++ == 0)
+      example = member.key;
+  }
+  if (misplaced != 0)
+    findings.push_back({Severity::Warning, "", example, indexPath,
+                        indexPath + ": " + std::to_string(misplaced) +
+                            " tensors are in another shard than it says, such "
+                            "as '" +
+                            example + "'"});
+  return Error::success();
+}
+
+Expected<Checkpoint> Checkpoint::open(const std::string &path) {
+  Checkpoint checkpoint;
+  checkpoint.root = path;
+  if (!pathExists(path))
+    return makeError(path + ": no such checkpoint (expected a folder or a "
+                            ".safetensors file)");
+  std::string folder = path;
+  if (!isDirectory(path)) {
+    size_t slash = path.rfind('/');
+    folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    if (endsWith(path, ".json"))
+      return makeError(path + ": expected a folder or a .safetensors file; "
+                              "name the folder that holds this file");
+    Expected<SafetensorsFile> file = SafetensorsFile::open(path);
+    if (!file)
+      return file.error();
+    checkpoint.files.push_back(std::move(*file));
+  } else {
+    Expected<std::vector<std::string>> entries = listDirectory(path);
+    if (!entries)
+      return entries.error();
+    std::vector<std::string> shards;
+    bool hasIndex = false;
+    for (const std::string &name : *entries) {
+      hasIndex = hasIndex || name == indexName;
+      if (endsWith(name, ".safetensors"))
+        shards.push_back(name);
+    }
+    if (hasIndex) {
+      std::string indexPath = joinPath(path, indexName);
+      if (Error error = checkpoint.openIndexed(indexPath))
+        return error;
+      for (const std::string &name : shards) {
+        std::string unread = joinPath(path, name);
+        bool known = std::any_of(
+            checkpoint.files.begin(), checkpoint.files.end(),
+            [&](const SafetensorsFile &f) { return f.path() == unread; });
+        if (!known)
+          checkpoint.findings.push_back(
+              {Severity::Warning, "", "", unread,
+               unread + ": not read, because " + indexPath +
+                   " does not name it; scales in it need an overlay"});
+      }
+    } else {
+      if (shards.empty())
+        return makeError(path + ": no .safetensors file in this folder");
+      for (const std::string &name : shards) {
+        Expected<SafetensorsFile> file =
+            SafetensorsFile::open(joinPath(path, name));
+        if (!file)
+          return file.error();
+        checkpoint.files.push_back(std::move(*file));
+      }
+    }
+  }
+  if (Error error = readJsonIfPresent(joinPath(folder, "config.json"),
+                                      checkpoint.configFile))
+    return error;
+  if (Error error = readJsonIfPresent(joinPath(folder, "hf_quant_config.json"),
+                                      checkpoint.hfQuantFile))
+    return error;
+  return checkpoint;
+}
+
+const Tensor *Checkpoint::find(std::string_view name,
+                               const SafetensorsFile **shard) const {
+  for (const SafetensorsFile &file : files)
+    if (const Tensor *tensor = file.find(name)) {
+      if (shard)
+        *shard = &file;
+      return tensor;
+    }
+  return nullptr;
+}

@@ -1,0 +1,28 @@
+//===- ScaleNames.h - What the name of a tensor says ------------*- C++ -*-===//
+
+#ifndef KVCACHE_LIB_CHECKPOINT_SCALENAMES_H
+#define KVCACHE_LIB_CHECKPOINT_SCALENAMES_H
+
+#include "kvcache/Checkpoint/ScaleTable.h"
+
+namespace kvcache {
+
+/// Splits "a.b.c" into "a.b" and "c"; false for an empty path.
+bool splitLast(std::string_view path, std::string_view &before,
+               std::string_view &last);
+
+/// self_attn and its synonyms: names that the same module has in different
+/// code bases.
+bool isSelfAttentionName(std::string_view part);
+
+/// Any attention module, cross attention included.
+bool isAttentionName(std::string_view part);
+
+/// True for a scale-like name under an attention module that
+/// classifyScaleName() does not know and that is not a linear layer's or a
+/// norm's.
+bool isUnknownAttentionScale(std::string_view name);
+
+} // namespace kvcache
+
+#endif // KVCACHE_LIB_CHECKPOINT_SCALENAMES_H

@@ -1,0 +1,469 @@
+//===- BundleBuilder.cpp - From programs to a bundle ------------------------===//
+
+#include "kvcache/Pipelines/BundleBuilder.h"
+#include "Ptxas.h"
+#include "kvcache/Conversion/DeviceFunctions.h"
+#include "kvcache/IR/KVCache.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/GPU/IR/GPUDialect.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Target/LLVM/NVVM/Target.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace mlir::kvcache;
+namespace bundle = ::kvcache;
+
+namespace {
+
+/// The bundle's name of a program: that of its function.
+StringRef programName(ProgramOp program) {
+  StringRef name = program.getSymName();
+  name.consume_front("kvcache.");
+  return name;
+}
+
+FailureOr<bundle::ElementType> elementType(Operation *op, Type type) {
+  std::string text;
+  llvm::raw_string_ostream(text) << type;
+  if (std::optional<bundle::ElementType> known = bundle::parseElementType(text))
+    return *known;
+  return op->emitError() << "a bundle cannot hold buffers of " << type;
+}
+
+bundle::Scale makeScale(ScaleBufferOp buffer) {
+  ScaleAttr attr = buffer.getScale();
+  bundle::Scale scale;
+  scale.value = bundle::ScalarF32::of(attr.getValue());
+  scale.provenance =
+      *bundle::parseProvenance(stringifyProvenance(attr.getProvenance()).str());
+  scale.key = attr.getKey().str();
+  return scale;
+}
+
+class BundleBuilder {
+public:
+  BundleBuilder(ModuleOp module, const CompileOptions &options, const BundleOptions &bundleOptions)
+      : module(module), options(options), bundleOptions(bundleOptions) {}
+
+  FailureOr<bundle::Bundle> build();
+
+private:
+  ModuleOp module;
+  const CompileOptions &options;
+  const BundleOptions &bundleOptions;
+  bundle::Bundle result;
+  llvm::StringSet<> bufferNames;
+
+  bundle::Manifest &manifest() { return result.manifest; }
+
+  void addOptions();
+  LogicalResult addCapacities();
+  LogicalResult addProgram(ProgramOp program);
+  LogicalResult addLayer(ProgramOp program, CacheOpInterface op);
+  LogicalResult addBuffer(ProgramOp program, unsigned index);
+  LogicalResult addHost(ProgramOp program, bundle::Program &entry);
+  LogicalResult addTarget(StringRef chip);
+  LogicalResult addLaunches(ModuleOp selected, bundle::Target &target);
+};
+
+} // namespace
+
+void BundleBuilder::addOptions() {
+  auto &map = manifest().options;
+  map["kv-cache-dtype"] = std::string(options.kvCacheDtype);
+  map["scale-policy"] = std::string(options.scalePolicy);
+  map["kv-layout"] = std::string(options.kvLayout);
+  for (auto group : module.getOps<CacheGroupOp>())
+    map["page-size"] = static_cast<int64_t>(group.getPageSize());
+  auto list = [&](StringRef name, ArrayRef<std::string> values) {
+    if (!values.empty())
+      map[name.str()] = llvm::join(values, ",");
+  };
+  list("kv-cache-dtype-skip-layers", options.skipLayers);
+  list("scale", options.scales);
+}
+
+LogicalResult BundleBuilder::addCapacities() {
+  for (auto group : module.getOps<CacheGroupOp>()) {
+    for (auto [name, value] :
+         {std::pair<StringRef, std::optional<uint64_t>>{"max-tokens", group.getMaxTokens()},
+          {"max-sequences", group.getMaxSequences()},
+          {"max-pages-per-sequence", group.getMaxPagesPerSequence()},
+          {"num-pages", group.getNumPages()}})
+      if (!value)
+        return group.emitError() << "a bundle needs the capacity '" << name << "'; give it as "
+                                 << name << "=N";
+    manifest().capacities = {static_cast<int64_t>(*group.getMaxTokens()),
+                             static_cast<int64_t>(*group.getMaxSequences()),
+                             static_cast<int64_t>(*group.getMaxPagesPerSequence()),
+                             static_cast<int64_t>(*group.getNumPages())};
+  }
+  return success();
+}
+
+LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
+  CacheOp cache = getCacheDeclaration(op.getCacheHandle());
+  auto view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
+  CacheType type = cache.getCacheType();
+  std::string id = cache.getSymName().str();
+  auto found = llvm::find_if(manifest().layers,
+                             [&](const bundle::Layer &layer) { return layer.id == id; });
+  if (found == manifest().layers.end()) {
+    bundle::Layer layer;
+    layer.id = layer.cache = id;
+    layer.name = cache.getLayer().str();
+    FailureOr<bundle::ElementType> element = elementType(cache, type.getElementType());
+    if (failed(element))
+      return failure();
+    layer.elementType = *element;
+    layer.kvHeads = type.getNumHeads();
+    layer.headDim = type.getHeadDim();
+    layer.pageSize = cache.getGroupOp().getPageSize();
+    layer.layout = stringifyLayout(cache.getLayout()).str();
+    layer.kScale = makeScale(cache.getKScaleOp());
+    layer.vScale = makeScale(cache.getVScaleOp());
+    manifest().layers.push_back(std::move(layer));
+    found = std::prev(manifest().layers.end());
+  }
+  bundle::Layer &layer = *found;
+  auto name = [&](Value value) {
+    return program.getBufferName(cast<BlockArgument>(value).getArgNumber()).str();
+  };
+  layer.buffers.kCache = name(view.getKPages());
+  layer.buffers.vCache = name(view.getVPages());
+  layer.buffers.pageTable = name(view.getPageTable());
+  layer.buffers.lengths = name(view.getLengths());
+  layer.buffers.queryStart = name(view.getQueryStart());
+  layer.buffers.slotMapping = name(view.getSlots());
+  if (auto write = dyn_cast<WriteOp>(op.getOperation())) {
+    layer.buffers.key = name(write.getKey());
+    layer.buffers.value = name(write.getValue());
+  } else if (auto attention = dyn_cast<PagedAttentionOp>(op.getOperation())) {
+    if (!attention.getSoftmaxScale())
+      return attention.emitError()
+             << "the softmax scale of layer \"" << layer.name
+             << "\" is not known; give a checkpoint with a config.json, or softmax-scale=F";
+    layer.queryHeads = attention.getNumQueryHeads();
+    layer.softmaxScale =
+        bundle::ScalarF32::of(static_cast<float>(attention.getSoftmaxScale()->convertToDouble()));
+    auto from = attention->getAttrOfType<StringAttr>("kvcache.softmax_scale_from");
+    layer.softmaxScaleFrom = from ? from.getValue().str() : "graph attribute softmax_scale";
+    layer.buffers.query = name(attention.getQuery());
+    layer.buffers.output = name(attention.getOut());
+    if (attention.getLse())
+      layer.buffers.lse = name(attention.getLse());
+  }
+  layer.compatibility = bundle::cacheCompatibility(layer);
+  return success();
+}
+
+LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
+  std::string name = program.getBufferName(index).str();
+  if (!bufferNames.insert(name).second)
+    return success();
+  auto type = cast<MemRefType>(program.getArgumentTypes()[index]);
+  BufferRole role = program.getBufferRole(index);
+  bundle::Buffer buffer;
+  buffer.name = name;
+  buffer.role = *bundle::parseBufferRole(stringifyBufferRole(role).str());
+  FailureOr<bundle::ElementType> element = elementType(program, type.getElementType());
+  if (failed(element))
+    return failure();
+  buffer.elementType = *element;
+  for (auto [dim, size] : llvm::enumerate(type.getShape())) {
+    if (!ShapedType::isDynamic(size)) {
+      buffer.shape.push_back(size);
+      continue;
+    }
+    if (role != BufferRole::Activation || dim != 0)
+      return program.emitError() << "dimension " << dim << " of buffer '" << name
+                                 << "' is not bounded by a capacity";
+    buffer.shape.push_back(manifest().capacities.maxTokens);
+    buffer.dynamicDims.push_back(0);
+  }
+  // Tables and slots may be shorter in a step than at capacity.
+  if (role == BufferRole::PageTable)
+    buffer.dynamicDims = {0, 1};
+  else if (role == BufferRole::Lengths || role == BufferRole::QueryStart ||
+           role == BufferRole::Slots)
+    buffer.dynamicDims = {0};
+  buffer.strides = bundle::contiguousStrides(buffer.shape);
+  auto [strides, offset] = type.getStridesAndOffset();
+  (void)offset;
+  if (llvm::none_of(strides, ShapedType::isDynamic))
+    buffer.strides.assign(strides.begin(), strides.end());
+
+  bool written = false;
+  Value argument = program.getArgument(index);
+  for (OpOperand &use : argument.getUses())
+    if (auto attention = dyn_cast<PagedAttentionOp>(use.getOwner()))
+      written |= attention.isDpsInit(&use);
+  buffer.access = role == BufferRole::Cache || role == BufferRole::Workspace
+                      ? bundle::BufferAccess::ReadWrite
+                  : written ? bundle::BufferAccess::Write
+                            : bundle::BufferAccess::Read;
+  buffer.owner =
+      role == BufferRole::Workspace ? bundle::BufferOwner::Runtime : bundle::BufferOwner::Caller;
+  buffer.stableAddress = true;
+
+  // The V half of a packed page starts inside the K|V buffer.
+  std::optional<uint64_t> span = bundle::spanBytes(buffer);
+  if (!span)
+    return program.emitError() << "buffer '" << name << "' is larger than 2^63 bytes";
+  buffer.bytes = *span;
+  if (role == BufferRole::Cache) {
+    for (Operation *user : argument.getUsers()) {
+      auto view = dyn_cast<ViewCacheOp>(user);
+      CacheOp cache = view ? getCacheDeclaration(view.getHandle()) : CacheOp();
+      if (!cache || cache.getLayout() != Layout::Packed)
+        continue;
+      unsigned bytes = bundle::elementTypeBytes(buffer.elementType);
+      std::string whole = (cache.getSymName() + ".kv_cache").str();
+      if (bufferNames.insert(whole).second) {
+        bundle::Buffer memory = buffer;
+        memory.name = whole;
+        memory.elementType = buffer.elementType;
+        memory.shape = {buffer.shape[0], 2, buffer.shape[1], buffer.shape[2], buffer.shape[3]};
+        memory.strides = bundle::contiguousStrides(memory.shape);
+        memory.dynamicDims.clear();
+        memory.bytes = *bundle::spanBytes(memory);
+        manifest().buffers.push_back(memory);
+      }
+      bool isValue = view.getVPages() == argument;
+      buffer.offsetIn = bundle::BufferView{
+          whole, isValue ? static_cast<uint64_t>(cache.getValueOffset()) * bytes : 0};
+      break;
+    }
+  }
+  manifest().buffers.push_back(std::move(buffer));
+  return success();
+}
+
+/// A function that only hands its arguments to the program needs no host code.
+static bool hasForeignOps(func::FuncOp function) {
+  return function.walk([&](Operation *op) {
+    return isa<func::FuncOp, func::CallOp, func::ReturnOp>(op) ? WalkResult::advance()
+                                                               : WalkResult::interrupt();
+  }).wasInterrupted();
+}
+
+LogicalResult BundleBuilder::addHost(ProgramOp program, bundle::Program &entry) {
+  auto function = module.lookupSymbol<func::FuncOp>(programName(program));
+  if (!function || !hasForeignOps(function))
+    return success();
+  OwningOpRef<ModuleOp> host = module.clone();
+  SmallVector<Operation *> declarations;
+  for (Operation &op : *host->getBody())
+    if (isa<ProgramOp, CacheOp, CacheGroupOp, ScaleBufferOp>(op))
+      declarations.push_back(&op);
+  for (Operation *op : declarations)
+    op->erase();
+  for (auto declaration : host->getOps<func::FuncOp>())
+    declaration->removeAttr(kSegment);
+  auto main = host->lookupSymbol<func::FuncOp>(programName(program));
+  main->setAttr("llvm.emit_c_interface", UnitAttr::get(module.getContext()));
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  host->print(stream, OpPrintingFlags().useLocalScope());
+  stream << "\n";
+
+  bundle::HostCode code;
+  code.file.file = manifest().programs.empty() ? "host.mlir"
+                                               : "host." + programName(program).str() + ".mlir";
+  code.function = programName(program).str();
+  llvm::StringSet<> names;
+  auto value = [&](StringRef name, Type type) -> FailureOr<bundle::HostValue> {
+    auto shaped = dyn_cast<ShapedType>(type);
+    if (!shaped || !shaped.hasRank())
+      return function.emitError() << "'" << name << "' of the function @" << function.getSymName()
+                                  << " is " << type << "; expected a ranked tensor or memref";
+    FailureOr<bundle::ElementType> element = elementType(function, shaped.getElementType());
+    if (failed(element))
+      return failure();
+    if (!names.insert(name).second)
+      return function.emitError() << "two arguments or results of @" << function.getSymName()
+                                  << " have the name '" << name << "'";
+    bundle::HostValue result;
+    result.name = name.str();
+    result.elementType = *element;
+    for (int64_t size : shaped.getShape())
+      result.shape.push_back(ShapedType::isDynamic(size) ? -1 : size);
+    return result;
+  };
+  for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i) {
+    std::string name = "arg" + std::to_string(i);
+    auto given = bundleOptions.argumentNames.find(i);
+    if (auto attr = function.getArgAttrOfType<StringAttr>(i, kBufferName))
+      name = attr.getValue().str();
+    else if (given != bundleOptions.argumentNames.end())
+      name = given->second;
+    FailureOr<bundle::HostValue> argument = value(name, function.getArgumentTypes()[i]);
+    if (failed(argument))
+      return failure();
+    code.arguments.push_back(std::move(*argument));
+  }
+  for (auto [i, type] : llvm::enumerate(function.getResultTypes())) {
+    FailureOr<bundle::HostValue> argument = value("result" + std::to_string(i), type);
+    if (failed(argument))
+      return failure();
+    code.results.push_back(std::move(*argument));
+  }
+  result.files[code.file.file] = std::move(text);
+  entry.host = std::move(code);
+  return success();
+}
+
+LogicalResult BundleBuilder::addProgram(ProgramOp program) {
+  bundle::Program entry;
+  entry.name = programName(program).str();
+  for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i)
+    if (failed(addBuffer(program, i)))
+      return failure();
+  for (auto segment : program.getBody().front().getOps<SegmentOp>()) {
+    bundle::Segment part;
+    part.name = segment.getSymName().str();
+    part.function = (program.getSymName() + "." + segment.getSymName()).str();
+    // Activations, in the order in which the ops of the segment use them: the
+    // order of the call's operands.
+    llvm::SmallSetVector<Value, 8> activations;
+    for (Operation &op : segment.getBody().front()) {
+      if (auto cacheOp = dyn_cast<CacheOpInterface>(op))
+        if (failed(addLayer(program, cacheOp)))
+          return failure();
+      for (Value operand : op.getOperands())
+        if (auto argument = dyn_cast<BlockArgument>(operand))
+          if (program.getBufferRole(argument.getArgNumber()) == BufferRole::Activation)
+            activations.insert(operand);
+    }
+    for (Value activation : activations)
+      part.arguments.push_back(
+          program.getBufferName(cast<BlockArgument>(activation).getArgNumber()).str());
+    entry.segments.push_back(std::move(part));
+  }
+  if (failed(addHost(program, entry)))
+    return failure();
+  manifest().programs.push_back(std::move(entry));
+  return success();
+}
+
+LogicalResult BundleBuilder::addLaunches(ModuleOp selected, bundle::Target &target) {
+  llvm::StringSet<> kernels;
+  for (auto program : selected.getOps<ProgramOp>()) {
+    for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i)
+      if (failed(addBuffer(program, i)))
+        return failure();
+    for (auto segment : program.getBody().front().getOps<SegmentOp>())
+      for (auto op : segment.getBody().front().getOps<LaunchOp>()) {
+        const DeviceFunction *function = findDeviceFunction(op.getFunction());
+        bundle::Launch launch;
+        launch.program = programName(program).str();
+        launch.segment = segment.getSymName().str();
+        launch.kernel = op.getKernel().str();
+        launch.op = op.getFunction() == "kvcache_write" ? bundle::LaunchOp::Write
+                                                        : bundle::LaunchOp::PagedAttention;
+        launch.layer = op.getLayer() ? op.getLayer()->str() : "";
+        llvm::copy(op.getGrid(), launch.grid.begin());
+        llvm::copy(op.getBlock(), launch.block.begin());
+        launch.sharedBytes = op.getSharedBytes();
+        for (Value buffer : op.getBuffers())
+          launch.arguments.push_back(bundle::Argument::ofBuffer(
+              program.getBufferName(cast<BlockArgument>(buffer).getArgNumber()).str()));
+        for (auto [constant, origin] :
+             llvm::zip(op.getConstants(), op.getOrigins().getAsValueRange<StringAttr>())) {
+          if (auto number = dyn_cast<FloatAttr>(constant))
+            launch.arguments.push_back(
+                bundle::Argument::ofF32(number.getValue().convertToFloat(), origin.str()));
+          else if (cast<IntegerAttr>(constant).getType().isInteger(32))
+            launch.arguments.push_back(
+                bundle::Argument::ofI32(cast<IntegerAttr>(constant).getInt()));
+          else
+            launch.arguments.push_back(
+                bundle::Argument::ofI64(cast<IntegerAttr>(constant).getInt()));
+        }
+        if (kernels.insert(launch.kernel).second) {
+          bundle::Kernel kernel;
+          kernel.name = launch.kernel;
+          for (auto [name, constant] :
+               llvm::zip(function->structure, op.getStructure().getAsRange<IntegerAttr>()))
+            kernel.structure[name.str()] = constant.getInt();
+          target.kernels.push_back(std::move(kernel));
+        }
+        target.launches.push_back(std::move(launch));
+      }
+  }
+  return success();
+}
+
+LogicalResult BundleBuilder::addTarget(StringRef chip) {
+  CompileOptions targetOptions;
+  targetOptions.copyOptionValuesFrom(options);
+  targetOptions.target = chip.str();
+
+  OwningOpRef<ModuleOp> clone = module.clone();
+  PassManager selection(module.getContext(), ModuleOp::getOperationName());
+  buildSelectionPipeline(selection, targetOptions);
+  if (failed(selection.run(*clone)))
+    return failure();
+  bundle::Target target;
+  target.chip = chip.str();
+  if (failed(addLaunches(*clone, target)))
+    return failure();
+
+  PassManager code(module.getContext(), ModuleOp::getOperationName());
+  buildCodePipeline(code, targetOptions);
+  if (failed(code.run(*clone)))
+    return failure();
+  std::string ptx;
+  clone->walk([&](gpu::BinaryOp binary) {
+    for (Attribute object : binary.getObjects())
+      ptx += cast<gpu::ObjectAttr>(object).getObject().getValue();
+  });
+  while (!ptx.empty() && ptx.back() == '\0')
+    ptx.pop_back();
+  if (ptx.empty())
+    return module.emitError() << "no PTX was emitted for " << chip;
+  target.ptx.file = ("code/" + chip + ".ptx").str();
+  if (!bundleOptions.ptxas.empty()) {
+    llvm::Expected<Cubin> cubin = runPtxas(bundleOptions.ptxas, chip, ptx);
+    if (!cubin)
+      return module.emitError() << "no cubin for " << chip << ": "
+                                << llvm::toString(cubin.takeError());
+    target.cubin = bundle::FileDigest{("code/" + chip + ".cubin").str(), ""};
+    result.files[target.cubin->file] = std::move(cubin->object);
+    for (bundle::Kernel &kernel : target.kernels) {
+      auto report = cubin->reports.find(kernel.name);
+      if (report != cubin->reports.end())
+        kernel.report = report->second;
+    }
+  }
+  result.files[target.ptx.file] = std::move(ptx);
+  manifest().targets.push_back(std::move(target));
+  return success();
+}
+
+FailureOr<bundle::Bundle> BundleBuilder::build() {
+  manifest().producer = "kvcache " KVCACHE_VERSION;
+  addOptions();
+  if (failed(addCapacities()))
+    return failure();
+  for (auto program : module.getOps<ProgramOp>())
+    if (failed(addProgram(program)))
+      return failure();
+  for (const std::string &chip : bundleOptions.targets)
+    if (failed(addTarget(chip)))
+      return failure();
+  if (bundle::Error error = bundle::updateDigests(result))
+    return module.emitError() << error.message();
+  if (bundle::Error error = bundle::validateManifest(manifest()))
+    return module.emitError() << "the manifest that was built is not valid: " << error.message();
+  return std::move(result);
+}
+
+FailureOr<bundle::Bundle> mlir::kvcache::buildBundle(ModuleOp module,
+                                                     const CompileOptions &options,
+                                                     const BundleOptions &bundleOptions) {
+  return BundleBuilder(module, options, bundleOptions).build();
+}

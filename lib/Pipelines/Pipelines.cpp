@@ -1,0 +1,154 @@
+//===- Pipelines.cpp - From a graph to kernels ------------------------------===//
+
+#include "kvcache/Pipelines/Pipelines.h"
+#include "kvcache/Conversion/Passes.h"
+#include "kvcache/Import/Passes.h"
+#include "kvcache/Transforms/Passes.h"
+#include "mlir/Dialect/GPU/Transforms/Passes.h"
+#include "mlir/Pass/PassRegistry.h"
+#include "mlir/Transforms/Passes.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include <dlfcn.h>
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+//===----------------------------------------------------------------------===//
+// Import, and scales to constants
+//===----------------------------------------------------------------------===//
+
+void mlir::kvcache::buildScalePipeline(OpPassManager &pm, const CompileOptions &options) {
+  ImportOptions import;
+  import.requireAttention = options.requireAttention;
+  import.pageSize = options.pageSize;
+  import.kvLayout = options.kvLayout;
+  import.maxTokens = options.maxTokens;
+  import.maxSequences = options.maxSequences;
+  import.maxPagesPerSequence = options.maxPagesPerSequence;
+  import.numPages = options.numPages;
+  pm.addPass(createImport(import));
+
+  ResolveCacheTypesOptions types;
+  types.checkpoint = options.checkpoint;
+  types.kvCacheDtype = options.kvCacheDtype;
+  types.skipLayers = llvm::to_vector(options.skipLayers);
+  pm.addPass(createResolveCacheTypes(types));
+
+  ApplyModelConfigOptions config;
+  config.checkpoint = options.checkpoint;
+  config.softmaxScale = options.softmaxScale;
+  config.softCap = options.softCap;
+  config.window = options.window;
+  pm.addPass(createApplyModelConfig(config));
+
+  FoldCheckpointScalesOptions fold;
+  fold.checkpoint = options.checkpoint;
+  fold.scalePolicy = options.scalePolicy;
+  fold.scale = llvm::to_vector(options.scales);
+  fold.scaleOverlay = llvm::to_vector(options.scaleOverlay);
+  fold.roundScalesTo = options.roundScalesTo;
+  fold.requireCalibrated = options.requireCalibrated;
+  pm.addPass(createFoldCheckpointScales(fold));
+
+  pm.addPass(createDropDynamicScales());
+  pm.addPass(createVerifyStaticScales());
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+void mlir::kvcache::buildProgramPipeline(OpPassManager &pm, const CompileOptions &options) {
+  VerifyCapturableOptions capture;
+  capture.oneGraph = options.oneGraph;
+  pm.addPass(createVerifyCapturable(capture));
+
+  pm.addPass(createFormPrograms());
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels
+//===----------------------------------------------------------------------===//
+
+void mlir::kvcache::buildSelectionPipeline(OpPassManager &pm, const CompileOptions &options) {
+  SelectKernelsOptions select;
+  select.target = options.target;
+  pm.addPass(createSelectKernels(select));
+
+  VerifyCapturableOptions capture;
+  capture.oneGraph = options.oneGraph;
+  pm.addPass(createVerifyCapturable(capture));
+}
+
+void mlir::kvcache::buildCodePipeline(OpPassManager &pm, const CompileOptions &options) {
+  ConvertKVCacheToNVVMOptions nvvm;
+  nvvm.target = options.target;
+  nvvm.kernelLibrary =
+      options.kernelLibrary.empty() ? findKernelLibrary() : std::string(options.kernelLibrary);
+  pm.addPass(createConvertKVCacheToNVVM(nvvm));
+
+  GpuModuleToBinaryPassOptions binary;
+  binary.compilationTarget = "isa";
+  pm.addPass(createGpuModuleToBinaryPass(binary));
+}
+
+//===----------------------------------------------------------------------===//
+// Reference
+//===----------------------------------------------------------------------===//
+
+void mlir::kvcache::buildReferencePipeline(OpPassManager &pm, const CompileOptions &options) {
+  buildScalePipeline(pm, options);
+  pm.addPass(createCachesToArguments());
+  pm.addPass(createConvertKVCacheToReference());
+}
+
+//===----------------------------------------------------------------------===//
+// Registration
+//===----------------------------------------------------------------------===//
+
+void mlir::kvcache::registerPipelines() {
+  PassPipelineRegistration<CompileOptions>(
+      "kvcache-compile-pipeline",
+      "From a graph with a checkpoint to launches and a gpu.binary of PTX",
+      [](OpPassManager &pm, const CompileOptions &options) {
+        buildScalePipeline(pm, options);
+        buildProgramPipeline(pm, options);
+        buildSelectionPipeline(pm, options);
+        buildCodePipeline(pm, options);
+      });
+  PassPipelineRegistration<CompileOptions>(
+      "kvcache-scale-pipeline", "Stage 1: import, and scales to constants", buildScalePipeline);
+  PassPipelineRegistration<CompileOptions>("kvcache-program-pipeline",
+                                           "Stage 2: programs, proven capturable",
+                                           buildProgramPipeline);
+  PassPipelineRegistration<CompileOptions>("kvcache-selection-pipeline",
+                                           "Stage 3: launches of selected kernels",
+                                           buildSelectionPipeline);
+  PassPipelineRegistration<CompileOptions>("kvcache-code-pipeline",
+                                           "Stage 4: kernels as a gpu.binary of PTX",
+                                           buildCodePipeline);
+  PassPipelineRegistration<CompileOptions>(
+      "kvcache-reference-pipeline",
+      "From a graph with a checkpoint to loops that define the ops, with caches as arguments",
+      buildReferencePipeline);
+}
+
+std::string mlir::kvcache::findKernelLibrary() {
+  // The executable or the plugin that holds this code.
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<void *>(&findKernelLibrary), &info) || !info.dli_fname)
+    return "";
+  SmallString<256> real;
+  if (llvm::sys::fs::real_path(info.dli_fname, real))
+    real = info.dli_fname;
+  StringRef folder = llvm::sys::path::parent_path(real);
+  for (StringRef relative : {"../lib/kvcache", "kvcache", "../lib"}) {
+    SmallString<256> candidate(folder);
+    llvm::sys::path::append(candidate, relative, "kvcache_kernels.bc");
+    llvm::sys::path::remove_dots(candidate, /*remove_dot_dot=*/true);
+    if (llvm::sys::fs::exists(candidate))
+      return std::string(candidate);
+  }
+  return "";
+}

@@ -1,0 +1,554 @@
+//===- Session.cpp - A program of a bundle and its state ------------------===//
+
+#include "kvcache/Runtime/Session.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvcache {
+
+namespace {
+
+bool isFP8(ElementType type) {
+  return type == ElementType::F8E4M3FN || type == ElementType::F8E5M2;
+}
+
+/// Whether the kernels expect zeros in this workspace before the first run and
+/// leave zeros behind: arrival counters are integers, partial results are not.
+bool isCounters(const Buffer &buffer) {
+  return buffer.role == BufferRole::Workspace &&
+         buffer.elementType == ElementType::I32;
+}
+
+/// What a table holds where no sequence and no row is. -1, as bytes of 0xFF,
+/// for slots and pages; 0 for lengths and query starts.
+uint8_t paddingByte(BufferRole role) {
+  return role == BufferRole::Slots || role == BufferRole::PageTable ? 0xFF : 0;
+}
+
+bool isTable(BufferRole role) {
+  switch (role) {
+  case BufferRole::PageTable:
+  case BufferRole::Lengths:
+  case BufferRole::Slots:
+  case BufferRole::QueryStart:
+    return true;
+  default:
+    return false;
+  }
+}
+
+} // namespace
+
+uint64_t RunReport::findingCount() const {
+  uint64_t count = 0;
+  for (const LaunchRecord &record : launches)
+    count += record.report.findingCount;
+  return count;
+}
+
+Session::Session(const Bundle &bundle, const Target &target,
+                 const Program &program, Device &device,
+                 const SessionOptions &options)
+    : bundle(bundle), chosen(target), running(program), runsOn(device),
+      options(options) {}
+
+Session::~Session() {
+  for (const auto &[name, address] : addresses)
+    if (Error error = runsOn.free(address))
+      (void)error; // The device goes away too; nobody can act on it.
+}
+
+Expected<std::unique_ptr<Session>>
+Session::create(const Bundle &bundle, const Target &target,
+                const Program &program, Device &device,
+                const SessionOptions &options) {
+  std::unique_ptr<Session> session(
+      new Session(bundle, target, program, device, options));
+  if (Error error = session->allocate())
+    return error;
+  return session;
+}
+
+Error Session::allocate() {
+  for (const Buffer &buffer : manifest().buffers) {
+    if (buffer.offsetIn)
+      continue;
+    MemoryOptions memory;
+    memory.name = buffer.name;
+    memory.readOnly = buffer.access == BufferAccess::Read;
+    memory.mayHoldUnwritten = buffer.role == BufferRole::Cache ||
+                              buffer.role == BufferRole::Workspace;
+    Expected<uint64_t> address = runsOn.allocate(buffer.bytes, memory);
+    if (!address)
+      return address.error();
+    addresses[buffer.name] = *address;
+    if (Error error = initialise(buffer))
+      return error.withContext(buffer.name);
+  }
+  return Error::success();
+}
+
+Error Session::initialise(const Buffer &buffer) {
+  uint64_t base = addresses[buffer.name];
+  if (isTable(buffer.role))
+    return runsOn.fill(base, paddingByte(buffer.role), buffer.bytes);
+  if (isCounters(buffer))
+    return runsOn.fill(base, 0, buffer.bytes);
+  if (buffer.role == BufferRole::Cache && options.cacheFill)
+    return runsOn.fill(base, *options.cacheFill, buffer.bytes);
+  return runsOn.forget(base, buffer.bytes);
+}
+
+const Buffer &Session::owner(const Buffer &buffer) const {
+  return buffer.offsetIn ? *manifest().findBuffer(buffer.offsetIn->buffer)
+                         : buffer;
+}
+
+uint64_t Session::address(const Buffer &buffer) const {
+  uint64_t base = addresses.find(owner(buffer).name)->second;
+  return buffer.offsetIn ? base + buffer.offsetIn->offset : base;
+}
+
+std::vector<const Launch *> Session::launches(const Segment &segment) const {
+  std::vector<const Launch *> result;
+  for (const Launch &launch : chosen.launches)
+    if (launch.program == running.name && launch.segment == segment.name)
+      result.push_back(&launch);
+  return result;
+}
+
+std::vector<const Layer *> Session::layers(const Segment &segment) const {
+  std::vector<const Layer *> result;
+  for (const Launch *launch : launches(segment)) {
+    const Layer *layer = manifest().findLayer(launch->layer);
+    if (std::find(result.begin(), result.end(), layer) == result.end())
+      result.push_back(layer);
+  }
+  return result;
+}
+
+const Layer *Session::layerOfOutput(const std::string &name) const {
+  for (const Layer &layer : manifest().layers)
+    if (layer.buffers.output == name || layer.buffers.lse == name)
+      return &layer;
+  return nullptr;
+}
+
+Error Session::setInput(const std::string &name, const TensorView &tensor) {
+  const Buffer *buffer = manifest().findBuffer(name);
+  if (!buffer)
+    return makeError(name + ": the bundle has no buffer of that name");
+  if (buffer->role == BufferRole::Workspace)
+    return makeError(name + ": is a workspace, which has no inputs");
+  bool sameType = tensor.elementType == buffer->elementType ||
+                  (isFP8(buffer->elementType) &&
+                   tensor.elementType == ElementType::U8);
+  bool fits = tensor.shape.size() == buffer->shape.size();
+  for (size_t i = 0; fits && i < tensor.shape.size(); ++i) {
+    bool dynamic = std::count(buffer->dynamicDims.begin(),
+                              buffer->dynamicDims.end(), int64_t(i)) != 0;
+    fits = tensor.shape[i] >= 0 &&
+           (dynamic ? tensor.shape[i] <= buffer->shape[i]
+                    : tensor.shape[i] == buffer->shape[i]);
+  }
+  if (!sameType || !fits) {
+    std::string atMost = buffer->dynamicDims.empty() ? "" : " at most, with "
+                                                            "dynamic dims ";
+    for (int64_t dim : buffer->dynamicDims)
+      atMost += (dim == buffer->dynamicDims.front() ? "" : ", ") +
+                std::to_string(dim);
+    return makeError(name + ": expected " +
+                     typeText(buffer->elementType, buffer->shape) + atMost +
+                     ", found " + typeText(tensor.elementType, tensor.shape));
+  }
+
+  // Gather into a copy of the memory, so that gaps between strides and other
+  // views of the same memory stay as they are.
+  uint64_t base = address(*buffer);
+  unsigned bytes = elementTypeBytes(buffer->elementType);
+  bool table = isTable(buffer->role);
+  std::vector<int64_t> from =
+      tensor.strides.empty() ? contiguousStrides(tensor.shape) : tensor.strides;
+  const uint8_t *source = static_cast<const uint8_t *>(tensor.data);
+  if (!buffer->offsetIn) {
+    Error error = table ? runsOn.fill(base, paddingByte(buffer->role),
+                                      buffer->bytes)
+                  : buffer->role == BufferRole::Cache
+                      ? Error::success()
+                      : runsOn.forget(base, buffer->bytes);
+    if (error)
+      return error.withContext(name);
+  }
+  // The innermost contiguous run goes in one copy.
+  std::vector<int64_t> outer = tensor.shape, outerFrom = from,
+                       outerTo = buffer->strides;
+  uint64_t run = bytes;
+  while (!outer.empty() && outerFrom.back() * int64_t(bytes) == int64_t(run) &&
+         outerTo.back() * int64_t(bytes) == int64_t(run)) {
+    run *= uint64_t(outer.back());
+    outer.pop_back();
+    outerFrom.pop_back();
+    outerTo.pop_back();
+  }
+  std::vector<int64_t> position(outer.size(), 0);
+  bool empty = elementCount(tensor.shape) == 0;
+  while (!empty) {
+    int64_t sourceOffset = 0, targetOffset = 0;
+    for (size_t i = 0; i < outer.size(); ++i) {
+      sourceOffset += position[i] * outerFrom[i];
+      targetOffset += position[i] * outerTo[i];
+    }
+    if (Error error = runsOn.copyIn(base + uint64_t(targetOffset) * bytes,
+                                    source + sourceOffset * int64_t(bytes),
+                                    run))
+      return error.withContext(name);
+    size_t dim = outer.size();
+    while (dim > 0 && ++position[dim - 1] == outer[dim - 1])
+      position[--dim] = 0;
+    if (dim == 0)
+      break;
+  }
+
+  if (buffer->role == BufferRole::QueryStart && tensor.shape[0] > 0) {
+    // Sequences that are not there end where the last one does.
+    int32_t last;
+    std::memcpy(&last, source + (tensor.shape[0] - 1) * from[0] * 4,
+                sizeof(last));
+    std::vector<int32_t> padding(
+        size_t(buffer->shape[0] - tensor.shape[0]), last);
+    if (Error error =
+            runsOn.copyIn(base + uint64_t(tensor.shape[0]) * 4, padding.data(),
+                          padding.size() * 4))
+      return error.withContext(name);
+  }
+  extents[name] = tensor.shape;
+  return Error::success();
+}
+
+Expected<std::vector<uint8_t>> Session::memory(const Buffer &buffer) const {
+  const Buffer &holder = owner(buffer);
+  std::vector<uint8_t> bytes(holder.bytes);
+  if (Error error =
+          runsOn.copyOut(bytes.data(), address(holder), bytes.size()))
+    return error.withContext(holder.name);
+  return bytes;
+}
+
+Expected<HostTensor> Session::readAll(const Buffer &buffer) const {
+  HostTensor tensor;
+  tensor.elementType = buffer.elementType;
+  tensor.shape = buffer.shape;
+  tensor.data.resize(size_t(elementCount(buffer.shape)) *
+                     elementTypeBytes(buffer.elementType));
+  std::optional<uint64_t> span = spanBytes(buffer);
+  std::vector<uint8_t> bytes(*span);
+  if (Error error = runsOn.copyOut(bytes.data(), address(buffer), *span))
+    return error.withContext(buffer.name);
+  copyStrided(buffer.shape, elementTypeBytes(buffer.elementType), bytes.data(),
+              buffer.strides, tensor.data.data(),
+              contiguousStrides(buffer.shape));
+  return tensor;
+}
+
+std::vector<int64_t> Session::liveShape(const Buffer &buffer) const {
+  std::vector<int64_t> shape = buffer.shape;
+  auto given = extents.find(buffer.name);
+  if (given != extents.end())
+    return given->second;
+  const Layer *layer = layerOfOutput(buffer.name);
+  if (!layer)
+    return shape;
+  auto query = extents.find(layer->buffers.query);
+  if (query != extents.end())
+    shape[0] = query->second[0];
+  return shape;
+}
+
+Expected<std::vector<int64_t>>
+Session::integers(const std::string &name) const {
+  const Buffer &buffer = *manifest().findBuffer(name);
+  Expected<HostTensor> tensor = readAll(buffer);
+  if (!tensor)
+    return tensor.error();
+  size_t count = size_t(elementCount(tensor->shape));
+  std::vector<int64_t> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (buffer.elementType == ElementType::I64) {
+      std::memcpy(&values[i], tensor->data.data() + i * 8, 8);
+    } else {
+      int32_t value;
+      std::memcpy(&value, tensor->data.data() + i * 4, 4);
+      values[i] = value;
+    }
+  }
+  return values;
+}
+
+Expected<int64_t> Session::queryRows(const Layer &layer) const {
+  Expected<std::vector<int64_t>> starts = integers(layer.buffers.queryStart);
+  if (!starts)
+    return starts.error();
+  return starts->back();
+}
+
+Error Session::checkInputs(const Layer &layer) const {
+  const LayerBuffers &names = layer.buffers;
+  const Capacities &sizes = manifest().capacities;
+  Expected<std::vector<int64_t>> starts = integers(names.queryStart);
+  Expected<std::vector<int64_t>> lengths = integers(names.lengths);
+  Expected<std::vector<int64_t>> table = integers(names.pageTable);
+  if (!starts || !lengths || !table)
+    return !starts ? starts.error()
+                   : (!lengths ? lengths.error() : table.error());
+  for (size_t i = 0; i < starts->size(); ++i) {
+    int64_t low = i ? (*starts)[i - 1] : 0;
+    if ((*starts)[i] < low || (i == 0 && (*starts)[i] != 0))
+      return makeError(names.queryStart + "[" + std::to_string(i) +
+                       "]: expected " + (i ? "at least " : "") +
+                       std::to_string(low) + ", found " +
+                       std::to_string((*starts)[i]));
+  }
+  int64_t rows = starts->back();
+  for (const std::string *name : {&names.query, &names.key, &names.value}) {
+    if (name->empty())
+      continue;
+    auto given = extents.find(*name);
+    if (given == extents.end() && rows > 0)
+      return makeError(*name + ": no value was given; expected " +
+                       std::to_string(rows) + " rows, as " +
+                       names.queryStart + " says");
+    if (given != extents.end() && given->second[0] < rows)
+      return makeError(*name + ": expected at least " + std::to_string(rows) +
+                       " rows, as " + names.queryStart + " says, found " +
+                       std::to_string(given->second[0]));
+  }
+  if (!names.key.empty()) {
+    Expected<std::vector<int64_t>> slots = integers(names.slotMapping);
+    if (!slots)
+      return slots.error();
+    auto keys = extents.find(names.key);
+    int64_t keyRows = keys == extents.end() ? 0 : keys->second[0];
+    for (size_t row = size_t(keyRows); row < slots->size(); ++row)
+      if ((*slots)[row] >= 0)
+        return makeError(names.slotMapping + "[" + std::to_string(row) +
+                         "]: expected -1, as " + names.key + " has " +
+                         std::to_string(keyRows) + " rows, found " +
+                         std::to_string((*slots)[row]));
+  }
+  int64_t longest = sizes.maxPagesPerSequence * layer.pageSize;
+  for (size_t i = 0; i < lengths->size(); ++i) {
+    int64_t length = (*lengths)[i];
+    if (length < 0 || length > longest)
+      return makeError(names.lengths + "[" + std::to_string(i) +
+                       "]: expected 0 to " + std::to_string(longest) + " (" +
+                       std::to_string(sizes.maxPagesPerSequence) +
+                       " pages of " + std::to_string(layer.pageSize) +
+                       "), found " + std::to_string(length));
+    for (int64_t page = 0; page * layer.pageSize < length; ++page) {
+      int64_t id =
+          (*table)[i * size_t(sizes.maxPagesPerSequence) + size_t(page)];
+      if (id < 0 || id >= sizes.numPages)
+        return makeError(names.pageTable + "[" + std::to_string(i) + ", " +
+                         std::to_string(page) +
+                         "]: expected a page below " +
+                         std::to_string(sizes.numPages) +
+                         " for the sequence's " + std::to_string(length) +
+                         " tokens, found " + std::to_string(id));
+    }
+  }
+  return Error::success();
+}
+
+Error Session::checkSlots(const Layer &layer, RunReport &report) const {
+  if (layer.buffers.slotMapping.empty())
+    return Error::success();
+  Expected<std::vector<int64_t>> slots = integers(layer.buffers.slotMapping);
+  if (!slots)
+    return slots.error();
+  int64_t pages = manifest().capacities.numPages;
+  int64_t pool = pages * layer.pageSize;
+  for (size_t row = 0; row < slots->size(); ++row) {
+    if ((*slots)[row] < pool)
+      continue;
+    report.faults.push_back(
+        layer.buffers.slotMapping + "[" + std::to_string(row) +
+        "]: expected a slot below " + std::to_string(pool) + " (" +
+        std::to_string(pages) + " pages of " + std::to_string(layer.pageSize) +
+        "), found " + std::to_string((*slots)[row]) + "; the row is dropped");
+    break;
+  }
+  return Error::success();
+}
+
+Error Session::launchAll(const std::vector<const Launch *> &launches,
+                         RunReport &report) {
+  for (const Launch *entry : launches) {
+    KernelLaunch launch;
+    launch.kernel = entry->kernel;
+    launch.grid = entry->grid;
+    launch.block = entry->block;
+    launch.sharedBytes = entry->sharedBytes;
+    std::vector<uint64_t> values(entry->arguments.size(), 0);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Argument &argument = entry->arguments[i];
+      switch (argument.kind) {
+      case Argument::Kind::Buffer:
+        values[i] = address(*manifest().findBuffer(argument.buffer));
+        break;
+      case Argument::Kind::F32:
+        std::memcpy(&values[i], &argument.f32.bits, 4);
+        break;
+      case Argument::Kind::I32: {
+        int32_t narrow = int32_t(argument.integer);
+        std::memcpy(&values[i], &narrow, 4);
+        break;
+      }
+      case Argument::Kind::I64:
+        std::memcpy(&values[i], &argument.integer, 8);
+        break;
+      case Argument::Kind::Null:
+        break;
+      }
+      launch.arguments.push_back(&values[i]);
+    }
+    Expected<LaunchReport> result = runsOn.launch(launch);
+    if (!result)
+      return result.error();
+    report.launches.push_back({entry, std::move(*result)});
+  }
+  return Error::success();
+}
+
+Expected<RunReport> Session::runSegment(const Segment &segment) {
+  std::vector<const Layer *> used = layers(segment);
+  for (const Layer *layer : used)
+    if (Error error = checkInputs(*layer))
+      return error;
+  // Outputs and partial results of an earlier run must not pass for this one's.
+  for (const Buffer &buffer : manifest().buffers)
+    if (buffer.role == BufferRole::Workspace && !isCounters(buffer))
+      if (Error error = runsOn.forget(address(buffer), buffer.bytes))
+        return error.withContext(buffer.name);
+  for (const Layer *layer : used)
+    for (const std::string *name : {&layer->buffers.output,
+                                    &layer->buffers.lse})
+      if (!name->empty()) {
+        const Buffer &buffer = *manifest().findBuffer(*name);
+        if (Error error = runsOn.forget(address(buffer), buffer.bytes))
+          return error.withContext(buffer.name);
+      }
+  RunReport report;
+  for (const Layer *layer : used)
+    if (Error error = checkSlots(*layer, report))
+      return error;
+  if (Error error = launchAll(launches(segment), report))
+    return error;
+  if (Error error = checkOutputs(used, report))
+    return error;
+  if (Error error = checkCounters(report))
+    return error;
+  return report;
+}
+
+Error Session::checkOutputs(const std::vector<const Layer *> &layers,
+                            RunReport &report) const {
+  for (const Layer *layer : layers) {
+    Expected<int64_t> rows = queryRows(*layer);
+    if (!rows)
+      return rows.error();
+    for (const std::string *name : {&layer->buffers.output,
+                                    &layer->buffers.lse}) {
+      if (name->empty())
+        continue;
+      const Buffer &buffer = *manifest().findBuffer(*name);
+      uint64_t rowBytes =
+          uint64_t(buffer.strides[0]) * elementTypeBytes(buffer.elementType);
+      Buffer row = buffer;
+      row.shape[0] = 1;
+      uint64_t rowSpan = *spanBytes(row);
+      for (int64_t i = 0; i < *rows; ++i) {
+        Expected<uint64_t> first = runsOn.firstUnwritten(
+            address(buffer) + uint64_t(i) * rowBytes, rowSpan);
+        if (!first)
+          return first.error();
+        if (*first == rowSpan)
+          continue;
+        report.faults.push_back(
+            buffer.name + ": row " + std::to_string(i) + " of " +
+            std::to_string(*rows) + " was not fully written: byte " +
+            std::to_string(*first) + " of its " + std::to_string(rowSpan) +
+            " is the first that nobody wrote");
+        break;
+      }
+    }
+  }
+  return Error::success();
+}
+
+Error Session::checkCounters(RunReport &report) const {
+  for (const Buffer &buffer : manifest().buffers) {
+    if (!isCounters(buffer))
+      continue;
+    std::vector<int32_t> counters(buffer.bytes / 4);
+    if (Error error = runsOn.copyOut(counters.data(), address(buffer),
+                                     counters.size() * 4))
+      return error.withContext(buffer.name);
+    for (size_t i = 0; i < counters.size(); ++i)
+      if (counters[i] != 0) {
+        report.faults.push_back(buffer.name + "[" + std::to_string(i) +
+                                "]: expected 0 after the run, found " +
+                                std::to_string(counters[i]));
+        break;
+      }
+  }
+  return Error::success();
+}
+
+Expected<HostTensor> Session::read(const std::string &name) const {
+  const Buffer *buffer = manifest().findBuffer(name);
+  if (!buffer)
+    return makeError(name + ": the bundle has no buffer of that name");
+  HostTensor tensor;
+  tensor.elementType = buffer->elementType;
+  tensor.shape = liveShape(*buffer);
+  unsigned bytes = elementTypeBytes(buffer->elementType);
+  tensor.data.resize(size_t(elementCount(tensor.shape)) * bytes);
+  std::vector<uint8_t> memory(*spanBytes(*buffer));
+  if (Error error =
+          runsOn.copyOut(memory.data(), address(*buffer), memory.size()))
+    return error.withContext(name);
+  copyStrided(tensor.shape, bytes, memory.data(), buffer->strides,
+              tensor.data.data(), contiguousStrides(tensor.shape));
+  return tensor;
+}
+
+Error Session::readInto(const std::string &name,
+                        const TensorView &tensor) const {
+  Expected<HostTensor> live = read(name);
+  if (!live)
+    return live.error();
+  std::vector<int64_t> shape = live->shape;
+  if (const Layer *layer = layerOfOutput(name)) {
+    Expected<int64_t> rows = queryRows(*layer);
+    if (!rows)
+      return rows.error();
+    shape[0] = std::min(shape[0], *rows);
+  }
+  bool fits = tensor.shape.size() == shape.size() &&
+              tensor.elementType == live->elementType;
+  for (size_t i = 0; fits && i < shape.size(); ++i)
+    fits = i == 0 ? tensor.shape[i] >= shape[i] : tensor.shape[i] == shape[i];
+  if (!fits)
+    return makeError(name + ": expected room for " +
+                     typeText(live->elementType, shape) + ", found " +
+                     typeText(tensor.elementType, tensor.shape));
+  copyStrided(shape, elementTypeBytes(live->elementType), live->data.data(),
+              contiguousStrides(live->shape),
+              static_cast<uint8_t *>(tensor.data),
+              tensor.strides.empty() ? contiguousStrides(tensor.shape)
+                                     : tensor.strides);
+  return Error::success();
+}
+
+} // namespace kvcache

@@ -1,0 +1,414 @@
+//===- Verify.cpp - A run against double precision ------------------------===//
+
+#include "kvcache/Runtime/Verify.h"
+#include "kvcache/Support/FP8.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace kvcache {
+
+namespace {
+
+/// Exact for every float type; integers are not asked for.
+double decode(ElementType type, const uint8_t *data) {
+  switch (type) {
+  case ElementType::F8E4M3FN:
+    return fromE4M3FN(*data);
+  case ElementType::F8E5M2:
+    return fromE5M2(*data);
+  case ElementType::BF16:
+  case ElementType::F16: {
+    uint16_t code;
+    std::memcpy(&code, data, sizeof(code));
+    return type == ElementType::BF16 ? fromBF16(code) : fromF16(code);
+  }
+  case ElementType::F32: {
+    float value;
+    std::memcpy(&value, data, sizeof(value));
+    return value;
+  }
+  default:
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+/// The code of `x` in a cache of `type`; 16-bit caches keep `x` itself.
+std::vector<uint8_t> encode(ElementType type, float x, float scale) {
+  switch (type) {
+  case ElementType::F8E4M3FN:
+    return {quantizeE4M3FN(x, scale)};
+  case ElementType::F8E5M2:
+    return {quantizeE5M2(x, scale)};
+  default: {
+    uint16_t code = type == ElementType::BF16 ? toBF16(x / scale)
+                                              : toF16(x / scale);
+    return {uint8_t(code), uint8_t(code >> 8)};
+  }
+  }
+}
+
+/// Distance between two neighbours of `type` at |x|.
+double ulp(ElementType type, double x) {
+  int mantissaBits = type == ElementType::BF16  ? 7
+                     : type == ElementType::F16 ? 10
+                                                : 23;
+  int minExponent = type == ElementType::F16 ? -14 : -126;
+  int exponent = minExponent;
+  if (x != 0 && std::isfinite(x))
+    exponent = std::max(minExponent, std::ilogb(x));
+  return std::ldexp(1.0, exponent - mantissaBits);
+}
+
+/// Element offset of an index by a buffer's strides.
+int64_t offsetOf(const Buffer &buffer, std::initializer_list<int64_t> index) {
+  int64_t offset = 0;
+  size_t dim = 0;
+  for (int64_t i : index)
+    offset += i * buffer.strides[dim++];
+  return offset;
+}
+
+std::string number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
+void addError(LayerVerification &result, const std::string &message) {
+  constexpr size_t kept = 8;
+  if (result.errors.size() < kept)
+    result.errors.push_back(message);
+}
+
+/// A whole buffer, read through its strides.
+struct Elements {
+  const Buffer *buffer = nullptr;
+  std::vector<uint8_t> memory; // of the owner
+  uint64_t base = 0;           // of the view, in memory
+
+  double at(std::initializer_list<int64_t> index) const {
+    return decode(buffer->elementType, byteAt(index));
+  }
+  const uint8_t *byteAt(std::initializer_list<int64_t> index) const {
+    return memory.data() + base +
+           uint64_t(offsetOf(*buffer, index)) *
+               elementTypeBytes(buffer->elementType);
+  }
+  template <typename Integer>
+  int64_t integerAt(std::initializer_list<int64_t> index) const {
+    Integer value;
+    std::memcpy(&value, byteAt(index), sizeof(value));
+    return value;
+  }
+};
+
+Expected<Elements> load(const Session &session, const std::string &name) {
+  Elements elements;
+  elements.buffer = session.manifest().findBuffer(name);
+  Expected<std::vector<uint8_t>> memory = session.memory(*elements.buffer);
+  if (!memory)
+    return memory.error();
+  elements.memory = std::move(*memory);
+  elements.base =
+      elements.buffer->offsetIn ? elements.buffer->offsetIn->offset : 0;
+  return elements;
+}
+
+/// One query row of one head: what the reference says.
+struct RowReference {
+  std::vector<double> output;    // [head_dim]
+  std::vector<double> magnitude; // sum |p v|, [head_dim]
+  double lse = -std::numeric_limits<double>::infinity();
+};
+
+class AttentionReference {
+public:
+  AttentionReference(const Layer &layer, Elements query, Elements keys,
+                     Elements values, Elements table)
+      : layer(layer), query(std::move(query)), keys(std::move(keys)),
+        values(std::move(values)), table(std::move(table)),
+        kScale(layer.kScale.value.value()), vScale(layer.vScale.value.value()),
+        softmaxScale(layer.softmaxScale.value()) {}
+
+  /// Row `row`, head `head`, which sees the first `visible` tokens of
+  /// `sequence`.
+  RowReference compute(int64_t row, int64_t head, int64_t sequence,
+                       int64_t visible) const {
+    RowReference result;
+    size_t dim = size_t(layer.headDim);
+    result.output.assign(dim, 0);
+    result.magnitude.assign(dim, 0);
+    if (visible <= 0)
+      return result;
+    int64_t kvHead = head / (layer.queryHeads / layer.kvHeads);
+    std::vector<double> q(dim), scores(static_cast<size_t>(visible));
+    for (size_t d = 0; d < dim; ++d)
+      q[d] = query.at({row, head, int64_t(d)});
+    double largest = -std::numeric_limits<double>::infinity();
+    bool nan = false;
+    for (int64_t t = 0; t < visible; ++t) {
+      int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
+      double sum = 0;
+      for (size_t d = 0; d < dim; ++d)
+        sum += q[d] *
+               keys.at({page, t % layer.pageSize, kvHead, int64_t(d)});
+      double score = sum * kScale * softmaxScale;
+      scores[size_t(t)] = score;
+      nan |= std::isnan(score);
+      largest = std::max(largest, score);
+    }
+    double total = 0;
+    for (double &score : scores) {
+      score = std::exp(score - largest);
+      total += score;
+    }
+    if (nan)
+      total = std::numeric_limits<double>::quiet_NaN();
+    result.lse = largest + std::log(total);
+    for (int64_t t = 0; t < visible; ++t) {
+      int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
+      double p = scores[size_t(t)] / total;
+      for (size_t d = 0; d < dim; ++d) {
+        double v = vScale * values.at({page, t % layer.pageSize, kvHead,
+                                       int64_t(d)});
+        result.output[d] += p * v;
+        result.magnitude[d] += std::fabs(p * v);
+      }
+    }
+    return result;
+  }
+
+private:
+  const Layer &layer;
+  Elements query, keys, values, table;
+  double kScale, vScale, softmaxScale;
+};
+
+/// The share of its tolerance that an error takes; above 1 it is wrong. NaN
+/// belongs where the reference has NaN, and nowhere else.
+double toleranceShare(double found, double reference, double tolerance) {
+  if (std::isnan(reference) || std::isnan(found))
+    return std::isnan(reference) && std::isnan(found)
+               ? 0
+               : std::numeric_limits<double>::infinity();
+  if (found == reference)
+    return 0;
+  return std::fabs(found - reference) / tolerance;
+}
+
+} // namespace
+
+void LayerVerification::add(const LayerVerification &other) {
+  codesCompared += other.codesCompared;
+  codesWrong += other.codesWrong;
+  bytesDisturbed += other.bytesDisturbed;
+  outputsCompared += other.outputsCompared;
+  outputsWrong += other.outputsWrong;
+  maxError = std::max(maxError, other.maxError);
+  maxToleranceShare = std::max(maxToleranceShare, other.maxToleranceShare);
+  maxLseError = std::max(maxLseError, other.maxLseError);
+  for (const std::string &error : other.errors)
+    addError(*this, error);
+}
+
+Error Verifier::begin(const Segment &segment) {
+  before.clear();
+  const Manifest &manifest = session.manifest();
+  for (const Layer *layer : session.layers(segment))
+    for (const std::string *name :
+         {&layer->buffers.kCache, &layer->buffers.vCache}) {
+      Expected<std::vector<uint8_t>> bytes =
+          session.memory(*manifest.findBuffer(*name));
+      if (!bytes)
+        return bytes.error();
+      before[*name] = std::move(*bytes);
+    }
+  return Error::success();
+}
+
+Expected<std::vector<LayerVerification>>
+Verifier::finish(const Segment &segment) {
+  std::vector<LayerVerification> results;
+  for (const Layer *layer : session.layers(segment)) {
+    LayerVerification result;
+    result.layer = layer->id;
+    if (Error error = compareCache(*layer, result))
+      return error;
+    if (Error error = compareAttention(*layer, result))
+      return error;
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+Error Verifier::compareCache(const Layer &layer, LayerVerification &result) {
+  const LayerBuffers &names = layer.buffers;
+  const Manifest &manifest = session.manifest();
+  // K and V of a packed cache lie in one memory: expect both before comparing.
+  std::map<std::string, std::vector<uint8_t>> expected;
+  std::map<std::string, std::vector<bool>> written;
+  struct Side {
+    const std::string *cache, *rows;
+    float scale;
+  };
+  Side sides[] = {{&names.kCache, &names.key, layer.kScale.value.value()},
+                  {&names.vCache, &names.value, layer.vScale.value.value()}};
+  for (const Side &side : sides) {
+    const Buffer &cache = *manifest.findBuffer(*side.cache);
+    std::string memory = cache.offsetIn ? cache.offsetIn->buffer : cache.name;
+    if (!expected.count(memory)) {
+      expected[memory] = before[*side.cache];
+      written[memory].assign(expected[memory].size(), false);
+    }
+    if (side.rows->empty())
+      continue;
+    Expected<Elements> rows = load(session, *side.rows);
+    Expected<Elements> slots = load(session, names.slotMapping);
+    if (!rows || !slots)
+      return !rows ? rows.error() : slots.error();
+    std::vector<uint8_t> &image = expected[memory];
+    std::vector<bool> &touched = written[memory];
+    uint64_t base = cache.offsetIn ? cache.offsetIn->offset : 0;
+    unsigned bytes = elementTypeBytes(cache.elementType);
+    int64_t pool = manifest.capacities.numPages * layer.pageSize;
+    for (int64_t row = 0; row < manifest.capacities.maxTokens; ++row) {
+      int64_t slot = slots->integerAt<int64_t>({row});
+      if (slot < 0 || slot >= pool)
+        continue;
+      for (int64_t head = 0; head < layer.kvHeads; ++head)
+        for (int64_t d = 0; d < layer.headDim; ++d) {
+          std::vector<uint8_t> code =
+              encode(layer.elementType, float(rows->at({row, head, d})),
+                     side.scale);
+          uint64_t at =
+              base + bytes * uint64_t(offsetOf(cache, {slot / layer.pageSize,
+                                                       slot % layer.pageSize,
+                                                       head, d}));
+          for (unsigned i = 0; i < bytes; ++i) {
+            image[at + i] = code[i];
+            touched[at + i] = true;
+          }
+        }
+    }
+  }
+  for (const auto &[memory, image] : expected) {
+    Expected<std::vector<uint8_t>> found =
+        session.memory(*manifest.findBuffer(memory));
+    if (!found)
+      return found.error();
+    uint64_t wrong = 0, disturbed = 0;
+    for (uint64_t i = 0; i < image.size(); ++i) {
+      bool isCode = written[memory][i];
+      result.codesCompared += isCode;
+      if ((*found)[i] == image[i])
+        continue;
+      uint64_t &count = isCode ? wrong : disturbed;
+      if (count++ != 0)
+        continue;
+      char text[160];
+      std::snprintf(text, sizeof(text),
+                    ": byte %llu: expected 0x%02X%s, found 0x%02X",
+                    static_cast<unsigned long long>(i), image[i],
+                    isCode ? " by the write" : " as before the run",
+                    (*found)[i]);
+      addError(result, memory + text);
+    }
+    result.codesWrong += wrong;
+    result.bytesDisturbed += disturbed;
+  }
+  return Error::success();
+}
+
+Error Verifier::compareAttention(const Layer &layer,
+                                 LayerVerification &result) {
+  const LayerBuffers &names = layer.buffers;
+  const Capacities &sizes = session.manifest().capacities;
+  Elements parts[8];
+  const std::string *sources[8] = {&names.query,      &names.kCache,
+                                   &names.vCache,     &names.pageTable,
+                                   &names.lengths,    &names.queryStart,
+                                   &names.output,     &names.lse};
+  for (size_t i = 0; i < 8; ++i) {
+    if (sources[i]->empty())
+      continue;
+    Expected<Elements> part = load(session, *sources[i]);
+    if (!part)
+      return part.error();
+    parts[i] = std::move(*part);
+  }
+  const Elements lengths = std::move(parts[4]), starts = std::move(parts[5]),
+                 output = std::move(parts[6]), lse = std::move(parts[7]);
+  AttentionReference reference(layer, std::move(parts[0]), std::move(parts[1]),
+                               std::move(parts[2]), std::move(parts[3]));
+  ElementType type = output.buffer->elementType;
+  for (int64_t sequence = 0; sequence < sizes.maxSequences; ++sequence) {
+    int64_t first = starts.integerAt<int32_t>({sequence});
+    int64_t last = starts.integerAt<int32_t>({sequence + 1});
+    int64_t length = lengths.integerAt<int32_t>({sequence});
+    for (int64_t row = first; row < last; ++row)
+      for (int64_t head = 0; head < layer.queryHeads; ++head) {
+        RowReference expected = reference.compute(
+            row, head, sequence, length - (last - first) + (row - first) + 1);
+        for (int64_t d = 0; d < layer.headDim; ++d) {
+          double right = expected.output[size_t(d)];
+          double found = output.at({row, head, d});
+          double tolerance = ulp(type, right) +
+                             std::ldexp(expected.magnitude[size_t(d)], -9);
+          double share = toleranceShare(found, right, tolerance);
+          ++result.outputsCompared;
+          if (std::isfinite(found - right))
+            result.maxError =
+                std::max(result.maxError, std::fabs(found - right));
+          result.maxToleranceShare = std::max(result.maxToleranceShare, share);
+          if (share <= 1)
+            continue;
+          if (result.outputsWrong++ == 0)
+            addError(result, names.output + "[" + std::to_string(row) + ", " +
+                                 std::to_string(head) + ", " +
+                                 std::to_string(d) + "]: expected " +
+                                 number(right) + " within " +
+                                 number(tolerance) + ", found " +
+                                 number(found));
+        }
+        if (names.lse.empty())
+          continue;
+        double found = lse.at({row, head});
+        double share = toleranceShare(
+            found, expected.lse,
+            1e-5 * std::max(1.0, std::fabs(expected.lse)));
+        if (std::isfinite(found - expected.lse))
+          result.maxLseError = std::max(result.maxLseError,
+                                        std::fabs(found - expected.lse));
+        if (share > 1 || std::isnan(share))
+          addError(result, names.lse + "[" + std::to_string(row) + ", " +
+                               std::to_string(head) + "]: expected " +
+                               number(expected.lse) + ", found " +
+                               number(found));
+      }
+  }
+  // Before a run outputs hold 0xFF in every byte (Device::forget).
+  for (int64_t row = starts.integerAt<int32_t>({sizes.maxSequences});
+       row < sizes.maxTokens; ++row)
+    for (int64_t head = 0; head < layer.queryHeads; ++head)
+      for (int64_t d = 0; d < layer.headDim; ++d) {
+        const uint8_t *bytes = output.byteAt({row, head, d});
+        bool untouched = true;
+        for (unsigned i = 0; i < elementTypeBytes(type); ++i)
+          untouched &= bytes[i] == 0xFF;
+        if (untouched)
+          continue;
+        if (result.outputsWrong++ == 0)
+          addError(result, names.output + "[" + std::to_string(row) + ", " +
+                               std::to_string(head) + ", " +
+                               std::to_string(d) +
+                               "]: expected an untouched element past the "
+                               "last query, found " +
+                               number(output.at({row, head, d})));
+      }
+  return Error::success();
+}
+
+} // namespace kvcache

@@ -1,0 +1,149 @@
+//===- ApplyModelConfig.cpp - What config.json says about attention ---------===//
+
+#include "CheckpointSupport.h"
+#include "kvcache/Checkpoint/ModelConfig.h"
+#include "kvcache/Transforms/Passes.h"
+#include "llvm/ADT/StringMap.h"
+#include <cmath>
+
+namespace mlir::kvcache {
+#define GEN_PASS_DEF_APPLYMODELCONFIG
+#include "kvcache/Transforms/Passes.h.inc"
+} // namespace mlir::kvcache
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+namespace {
+
+class ApplyModelConfigPass
+    : public mlir::kvcache::impl::ApplyModelConfigBase<ApplyModelConfigPass> {
+public:
+  using ApplyModelConfigBase::ApplyModelConfigBase;
+  void runOnOperation() override;
+
+private:
+  LogicalResult checkResolved(PagedAttentionOp op, CacheOp cache,
+                              const ::kvcache::ResolvedAttention &resolved);
+  void apply(PagedAttentionOp op, const ::kvcache::ResolvedAttention &resolved);
+};
+
+} // namespace
+
+static bool isSameRequest(const ::kvcache::AttentionRequest &a,
+                          const ::kvcache::AttentionRequest &b) {
+  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.softmaxScale, a.softCap,
+                  a.windowLeft) == std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim,
+                                            b.softmaxScale, b.softCap, b.windowLeft);
+}
+
+LogicalResult ApplyModelConfigPass::checkResolved(PagedAttentionOp op, CacheOp cache,
+                                                  const ::kvcache::ResolvedAttention &resolved) {
+  if (resolved.sinks)
+    return op.emitError() << "layer '" << resolved.layer
+                          << "' has attention sinks, which are not supported; supported is softmax "
+                             "attention with a scale, a soft cap and a window";
+  if (!resolved.sharesCacheWith.empty() && resolved.sharesCacheWith != cache.getLayer())
+    return op.emitError() << "by the model's config, layer '" << resolved.layer
+                          << "' reads the cache of layer '" << resolved.sharesCacheWith
+                          << "', but in the graph it has its own; the attention must name the "
+                             "cache of that layer, and nothing may write for this one";
+  // The op's constraint (C5), for values that come from outside.
+  auto isPositive = [](double value) {
+    return std::isfinite(value) && value > 0;
+  };
+  if (!isPositive(resolved.softmaxScale.value))
+    return op.emitError() << "layer '" << resolved.layer
+                          << "': the softmax scale must be positive and finite, but "
+                          << resolved.softmaxScale.from << " gives "
+                          << resolved.softmaxScale.value;
+  if (resolved.softCap && !isPositive(resolved.softCap->value))
+    return op.emitError() << "layer '" << resolved.layer
+                          << "': the soft cap must be positive and finite, but "
+                          << resolved.softCap->from << " gives " << resolved.softCap->value;
+  return success();
+}
+
+void ApplyModelConfigPass::apply(PagedAttentionOp op,
+                                 const ::kvcache::ResolvedAttention &resolved) {
+  Builder builder(&getContext());
+  DictionaryAttr before = op->getAttrDictionary();
+  op.setSoftmaxScaleAttr(builder.getF64FloatAttr(resolved.softmaxScale.value));
+  if (resolved.softCap)
+    op.setSoftCapAttr(builder.getF64FloatAttr(resolved.softCap->value));
+  else
+    op.removeSoftCapAttr();
+  if (resolved.windowLeft && resolved.windowLeft->value >= 0)
+    op.setWindowAttr(builder.getI64IntegerAttr(resolved.windowLeft->value));
+  else
+    op.removeWindowAttr();
+  if (op->getAttrDictionary() != before)
+    ++numApplied;
+}
+
+void ApplyModelConfigPass::runOnOperation() {
+  ModuleOp module = getOperation();
+  std::vector<::kvcache::AttentionRequest> requests;
+  SmallVector<std::tuple<PagedAttentionOp, CacheOp, size_t>> attentions;
+  llvm::StringMap<SmallVector<size_t, 1>> requestsOfLayer;
+  llvm::StringMap<Operation *> layerOps;
+  WalkResult walked = module.walk([&](PagedAttentionOp op) {
+    CacheOp cache = getCacheDeclaration(op.getCache());
+    if (!cache) {
+      op.emitError() << "the cache of this attention is not known here, because its handle comes "
+                        "from outside; use kvcache.get_cache beside it";
+      return WalkResult::interrupt();
+    }
+    ::kvcache::AttentionRequest request;
+    request.layer = cache.getLayer().str();
+    request.queryHeads = op.getNumQueryHeads();
+    request.kvHeads = cache.getCacheType().getNumHeads();
+    request.headDim = cache.getCacheType().getHeadDim();
+    if (auto attr = op.getSoftmaxScaleAttr())
+      request.softmaxScale = attr.getValueAsDouble();
+    if (auto attr = op.getSoftCapAttr())
+      request.softCap = attr.getValueAsDouble();
+    if (auto attr = op.getWindowAttr())
+      request.windowLeft = attr.getInt();
+    // Several programs of one model have the same layers; each is asked once.
+    SmallVector<size_t, 1> &known = requestsOfLayer[request.layer];
+    auto *same = llvm::find_if(
+        known, [&](size_t index) { return isSameRequest(requests[index], request); });
+    size_t index = same != known.end() ? *same : requests.size();
+    if (same == known.end()) {
+      known.push_back(index);
+      layerOps.try_emplace(request.layer, op);
+      requests.push_back(std::move(request));
+    }
+    attentions.push_back({op, cache, index});
+    return WalkResult::advance();
+  });
+  if (walked.wasInterrupted())
+    return signalPassFailure();
+  if (attentions.empty())
+    return markAllAnalysesPreserved();
+
+  auto opened = openCheckpoint(module, checkpoint);
+  if (failed(opened))
+    return signalPassFailure();
+  ::kvcache::AttentionOptions options;
+  if (softmaxScale != 0.0)
+    options.softmaxScale = softmaxScale;
+  if (softCap >= 0.0)
+    options.softCap = softCap;
+  if (window >= 0)
+    options.window = window;
+  ::kvcache::AttentionTable table =
+      ::kvcache::resolveAttention(*opened ? (*opened)->config() : nullptr, requests, options);
+  if (failed(emitDiagnostics(module, table.diagnostics,
+                             [&](StringRef layer) { return layerOps.lookup(layer); })))
+    return signalPassFailure();
+
+  bool failedAny = false;
+  for (auto [op, cache, index] : attentions)
+    failedAny |= failed(checkResolved(op, cache, table.layers[index]));
+  if (failedAny)
+    return signalPassFailure();
+  for (auto [op, cache, index] : attentions)
+    apply(op, table.layers[index]);
+}

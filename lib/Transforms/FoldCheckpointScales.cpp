@@ -1,0 +1,272 @@
+//===- FoldCheckpointScales.cpp - Scales become constants -------------------===//
+
+#include "CheckpointSupport.h"
+#include "kvcache/Checkpoint/ScaleTable.h"
+#include "kvcache/Transforms/Passes.h"
+#include "mlir/IR/Builders.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace mlir::kvcache {
+#define GEN_PASS_DEF_FOLDCHECKPOINTSCALES
+#include "kvcache/Transforms/Passes.h.inc"
+} // namespace mlir::kvcache
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+namespace {
+
+/// What one buffer becomes, and the cache that says so.
+struct Decision {
+  ScaleAttr scale;
+  CacheOp cache;
+};
+
+class FoldCheckpointScalesPass
+    : public mlir::kvcache::impl::FoldCheckpointScalesBase<FoldCheckpointScalesPass> {
+public:
+  using FoldCheckpointScalesBase::FoldCheckpointScalesBase;
+  void runOnOperation() override;
+
+private:
+  llvm::MapVector<Operation *, Decision> decisions;
+
+  FailureOr<::kvcache::ScaleOptions> getOptions();
+  std::vector<::kvcache::ScaleRequest> getRequests(ArrayRef<CacheOp> caches);
+  FailureOr<ScaleAttr> makeScale(CacheOp cache, ::kvcache::ScaleRole role,
+                                 const ::kvcache::Scale &scale);
+  LogicalResult decide(CacheOp cache, ScaleBufferOp buffer, ::kvcache::ScaleRole role,
+                       const ::kvcache::Scale &scale);
+  LogicalResult checkOrphans();
+  void apply();
+};
+
+} // namespace
+
+FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
+  ::kvcache::ScaleOptions options;
+  ModuleOp module = getOperation();
+  if (scalePolicy == "compatible")
+    options.policy = ::kvcache::ScalePolicy::Compatible;
+  else if (scalePolicy != "strict")
+    return emitError(module.getLoc()) << "option scale-policy must be strict or compatible, but is '"
+                              << scalePolicy.getValue() << "'";
+  for (const std::string &text : scale) {
+    ::kvcache::Expected<::kvcache::ScaleOverride> parsed = ::kvcache::parseScaleOverride(text);
+    if (!parsed)
+      return emitError(module.getLoc()) << "option scale: " << parsed.message();
+    options.overrides.push_back(std::move(*parsed));
+  }
+  options.overlays.assign(scaleOverlay.begin(), scaleOverlay.end());
+  if (roundScalesTo == "bf16")
+    options.roundScalesTo = ::kvcache::DType::BF16;
+  else if (roundScalesTo == "f16")
+    options.roundScalesTo = ::kvcache::DType::F16;
+  else if (!roundScalesTo.empty())
+    return emitError(module.getLoc()) << "option round-scales-to must be bf16 or f16, but is '"
+                              << roundScalesTo.getValue() << "'";
+  options.requireCalibrated = requireCalibrated;
+  return options;
+}
+
+std::vector<::kvcache::ScaleRequest>
+FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
+  llvm::StringSet<> quantizedQueries;
+  getOperation().walk([&](PagedAttentionOp op) {
+    CacheOp cache = getCacheDeclaration(op.getCache());
+    if (cache && cast<ShapedType>(op.getQuery().getType()).getElementTypeBitWidth() == 8)
+      quantizedQueries.insert(cache.getSymName());
+  });
+  std::vector<::kvcache::ScaleRequest> requests;
+  for (CacheOp cache : caches) {
+    ::kvcache::ScaleRequest request;
+    request.layer = cache.getLayer().str();
+    request.cacheType = toCheckpointType(cache.getCacheType().getElementType());
+    request.queryIsFP8 = quantizedQueries.contains(cache.getSymName());
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+static Provenance getProvenance(::kvcache::ScaleProvenance provenance) {
+  switch (provenance) {
+  case ::kvcache::ScaleProvenance::Checkpoint:
+    return Provenance::Checkpoint;
+  case ::kvcache::ScaleProvenance::Default:
+    return Provenance::Default;
+  case ::kvcache::ScaleProvenance::Duplicate:
+    return Provenance::Duplicate;
+  case ::kvcache::ScaleProvenance::Maximum:
+    return Provenance::Maximum;
+  case ::kvcache::ScaleProvenance::Override:
+    return Provenance::Override;
+  }
+  llvm_unreachable("all provenances are handled");
+}
+
+FailureOr<ScaleAttr> FoldCheckpointScalesPass::makeScale(CacheOp cache, ::kvcache::ScaleRole role,
+                                                         const ::kvcache::Scale &scale) {
+  SmallVector<float> values(scale.perHead.begin(), scale.perHead.end());
+  if (values.empty())
+    values.push_back(scale.value);
+  else if (static_cast<int64_t>(values.size()) != cache.getCacheType().getNumHeads())
+    return cache.emitError() << "layer '" << cache.getLayer() << "': the "
+                             << ::kvcache::scaleRoleName(role) << " scale '" << scale.key << "' in "
+                             << scale.file << " has " << values.size()
+                             << " values; expected one, or one for each of the "
+                             << cache.getCacheType().getNumHeads() << " KV heads";
+  for (float value : values) {
+    APFloat exact(value);
+    if (exact.isNormal() && !exact.isNegative())
+      continue;
+    InFlightDiagnostic diag = cache.emitError()
+                              << "layer '" << cache.getLayer() << "': the "
+                              << ::kvcache::scaleRoleName(role)
+                              << " scale must be positive, finite and normal in f32, but is "
+                              << value;
+    if (!scale.key.empty())
+      diag << " ('" << scale.key << "' in " << scale.file << ")";
+    diag << "; give another one with scale=" << cache.getLayer() << "."
+         << ::kvcache::scaleRoleName(role) << "=VALUE";
+    return diag;
+  }
+  Provenance provenance = getProvenance(scale.provenance);
+  if (namesOnly && !scale.key.empty())
+    return ScaleAttr::getCheckpoint(&getContext(), scale.key);
+  bool namesKey = provenance != Provenance::Default && provenance != Provenance::Override;
+  return ScaleAttr::getStatic(&getContext(), values, provenance,
+                              namesKey ? StringRef(scale.key) : StringRef());
+}
+
+LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache, ScaleBufferOp buffer,
+                                               ::kvcache::ScaleRole role,
+                                               const ::kvcache::Scale &scale) {
+  if (buffer.getScale().isStatic())
+    return success();
+  FailureOr<ScaleAttr> made = makeScale(cache, role, scale);
+  if (failed(made))
+    return failure();
+  ScaleAttr bound = buffer.getScale();
+  if (!bound.isDynamic() && bound.getKey() != scale.key &&
+      scale.provenance != ::kvcache::ScaleProvenance::Override) {
+    InFlightDiagnostic diag = buffer.emitError()
+                              << "@" << buffer.getSymName() << " is bound to " << bound.getKey()
+                              << ", but this checkpoint ";
+    if (scale.key.empty())
+      diag << "has no such scale";
+    else
+      diag << "gives it \"" << scale.key << "\"";
+    return diag << "; fold with the checkpoint that the names come from";
+  }
+  auto [it, isNew] = decisions.insert({buffer.getOperation(), {*made, cache}});
+  if (isNew || it->second.scale == *made)
+    return success();
+  InFlightDiagnostic diag = cache.emitError()
+                            << "layer '" << cache.getLayer() << "' and layer '"
+                            << it->second.cache.getLayer() << "' share the scale @"
+                            << buffer.getSymName() << ", but resolve it to " << *made << " and "
+                            << it->second.scale << "; declare a scale for each";
+  diag.attachNote(buffer.getLoc()) << "the scale is declared here";
+  return diag;
+}
+
+/// A buffer without a cache has no layer, and so no name in a checkpoint.
+LogicalResult FoldCheckpointScalesPass::checkOrphans() {
+  LogicalResult result = success();
+  for (ScaleBufferOp buffer : getOperation().getOps<ScaleBufferOp>())
+    if (!buffer.getScale().isStatic() && !decisions.contains(buffer))
+      result = buffer.emitError() << "@" << buffer.getSymName()
+                                  << " is not static, and no cache has it as a scale, so nothing "
+                                     "says which layer it belongs to; erase it, or give it a value";
+  return result;
+}
+
+void FoldCheckpointScalesPass::apply() {
+  for (auto &[op, decision] : decisions) {
+    auto buffer = cast<ScaleBufferOp>(op);
+    ScaleAttr scale = decision.scale;
+    buffer.setScaleAttr(scale);
+    switch (scale.getProvenance()) {
+    case Provenance::Checkpoint:
+      ++numBound;
+      break;
+    case Provenance::Default:
+      if (decision.cache.getCacheType().isQuantized())
+        ++numDefaulted;
+      break;
+    case Provenance::Duplicate:
+    case Provenance::Maximum:
+      ++numDuplicated;
+      break;
+    case Provenance::Override:
+      ++numOverridden;
+      break;
+    }
+  }
+  SymbolTable symbols(getOperation());
+  getOperation().walk([&](LoadScaleOp load) {
+    auto buffer = symbols.lookup<ScaleBufferOp>(load.getScale());
+    if (!buffer || !buffer.getScale().isStatic() || buffer.getScale().getValues().size() != 1)
+      return;
+    OpBuilder builder(load);
+    Value constant = arith::ConstantOp::create(
+        builder, load.getLoc(), builder.getF32FloatAttr(buffer.getScale().getValue()));
+    load.replaceAllUsesWith(constant);
+    load.erase();
+  });
+}
+
+void FoldCheckpointScalesPass::runOnOperation() {
+  decisions.clear();
+  ModuleOp module = getOperation();
+  FailureOr<::kvcache::ScaleOptions> options = getOptions();
+  if (failed(options))
+    return signalPassFailure();
+
+  // Layers that are done stay as they are, and are not asked about again.
+  SmallVector<CacheOp> caches;
+  llvm::StringMap<Operation *> layerOps;
+  for (CacheOp cache : module.getOps<CacheOp>()) {
+    ScaleBufferOp k = cache.getKScaleOp(), v = cache.getVScaleOp();
+    if (k.getScale().isStatic() && v.getScale().isStatic())
+      continue;
+    caches.push_back(cache);
+    layerOps[cache.getLayer()] = cache;
+  }
+  if (!caches.empty()) {
+    auto opened = openCheckpoint(module, checkpoint);
+    if (failed(opened))
+      return signalPassFailure();
+    auto findOp = [&](StringRef layer) { return layerOps.lookup(layer); };
+    if (*opened && failed(emitDiagnostics(module, (*opened)->diagnostics(), findOp)))
+      return signalPassFailure();
+    ::kvcache::ScaleTable table =
+        ::kvcache::resolveScales(*opened ? &**opened : nullptr, getRequests(caches), *options);
+    numIgnored += table.ignored.size();
+    numRefused += llvm::count_if(table.diagnostics, [](const ::kvcache::Diagnostic &diagnostic) {
+      return diagnostic.severity == ::kvcache::Severity::Error;
+    });
+    if (failed(emitDiagnostics(module, table.diagnostics, findOp)))
+      return signalPassFailure();
+    bool failedAny = false;
+    for (CacheOp cache : caches) {
+      const ::kvcache::LayerScales *scales = table.find(
+          std::string_view(cache.getLayer().data(), cache.getLayer().size()));
+      if (!scales) {
+        cache.emitError() << "no scales were resolved for layer '" << cache.getLayer() << "'";
+        return signalPassFailure();
+      }
+      failedAny |= failed(decide(cache, cache.getKScaleOp(), ::kvcache::ScaleRole::K,
+                                 (*scales)[::kvcache::ScaleRole::K]));
+      failedAny |= failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
+                                 (*scales)[::kvcache::ScaleRole::V]));
+    }
+    if (failedAny)
+      return signalPassFailure();
+  }
+  if (failed(checkOrphans()))
+    return signalPassFailure();
+  apply();
+}

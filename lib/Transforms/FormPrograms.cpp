@@ -1,0 +1,375 @@
+//===- FormPrograms.cpp - Cache ops move into kvcache.program ---------------===//
+//
+// A function keeps its signature and its foreign ops; each run of cache ops
+// becomes a segment of a program, and a call takes its place.
+//
+//===----------------------------------------------------------------------===//
+
+#include "kvcache/IR/KVCache.h"
+#include "kvcache/Transforms/Passes.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace mlir::kvcache {
+#define GEN_PASS_DEF_FORMPROGRAMS
+#include "kvcache/Transforms/Passes.h.inc"
+} // namespace mlir::kvcache
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+namespace {
+
+/// Cache ops of one function that nothing foreign separates.
+struct Run {
+  std::string name;
+  SmallVector<Operation *> ops;
+};
+
+/// Builds the program of one function.
+class ProgramBuilder {
+public:
+  ProgramBuilder(func::FuncOp function, ModuleOp module)
+      : function(function), module(module), builder(module.getContext()) {}
+
+  LogicalResult collectRuns();
+  LogicalResult form();
+  size_t getNumSegments() const { return runs.size(); }
+
+private:
+  func::FuncOp function;
+  ModuleOp module;
+  OpBuilder builder;
+  SmallVector<Run> runs;
+
+  SmallVector<Type> argumentTypes;
+  SmallVector<DictionaryAttr> argumentAttributes;
+  llvm::StringMap<unsigned> argumentIndex;
+  llvm::StringSet<> segmentNames;
+
+  unsigned addArgument(StringRef name, BufferRole role, MemRefType type);
+  std::string uniqueActivation(CacheOp cache, StringRef what);
+  /// Arguments of a cache and of its group, in the order of view_cache.
+  SmallVector<unsigned, 6> cacheArguments(CacheOp cache);
+  LogicalResult formSegment(const Run &run, ProgramOp program);
+};
+
+} // namespace
+
+/// True for ops that may run before the cache ops in front of them.
+static bool canHoist(Operation *op, const DenseSet<Operation *> &segment) {
+  if (!isPure(op) || op->getNumRegions())
+    return false;
+  return llvm::none_of(op->getOperands(), [&](Value operand) {
+    return operand.getDefiningOp() && segment.contains(operand.getDefiningOp());
+  });
+}
+
+LogicalResult ProgramBuilder::collectRuns() {
+  bool failedAny = false;
+  function.walk([&](CacheOpInterface op) {
+    if (op->getParentOp() == function)
+      return;
+    op->emitError() << "'" << op->getName()
+                    << "' is nested in a '" << op->getParentOp()->getName()
+                    << "'; a program holds straight-line code only: move the op out of it, or "
+                       "unroll it";
+    failedAny = true;
+  });
+  if (failedAny)
+    return failure();
+  if (!function.getBody().hasOneBlock()) {
+    bool hasCacheOps = function.walk([](CacheOpInterface) { return WalkResult::interrupt(); })
+                           .wasInterrupted();
+    if (hasCacheOps)
+      return function.emitError() << "cannot form a program: '" << function.getSymName()
+                                  << "' has several blocks; a program holds straight-line code only";
+    return success();
+  }
+
+  DenseSet<Operation *> members;
+  Run current;
+  auto finish = [&] {
+    if (!current.ops.empty())
+      runs.push_back(std::move(current));
+    current = Run();
+    members.clear();
+  };
+  for (Operation &op : llvm::make_early_inc_range(function.getBody().front())) {
+    if (isa<CacheOpInterface>(op)) {
+      current.ops.push_back(&op);
+      members.insert(&op);
+      continue;
+    }
+    if (current.ops.empty() || isa<GetCacheOp, ViewCacheOp>(op))
+      continue;
+    if (canHoist(&op, members))
+      op.moveBefore(current.ops.front());
+    else
+      finish();
+  }
+  finish();
+
+  for (Run &run : runs) {
+    auto first = cast<CacheOpInterface>(run.ops.front());
+    CacheOp cache = getCacheDeclaration(first.getCacheHandle());
+    if (!cache)
+      return first->emitError() << "cannot form a program: the cache handle is not the result of "
+                                   "'kvcache.get_cache' or 'kvcache.view_cache'";
+    std::string base = cache.getSymName().str();
+    run.name = base;
+    for (unsigned i = 1; !segmentNames.insert(run.name).second; ++i)
+      run.name = base + "." + std::to_string(i);
+  }
+  return success();
+}
+
+unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role, MemRefType type) {
+  auto [it, isNew] = argumentIndex.try_emplace(name, argumentTypes.size());
+  if (!isNew)
+    return it->second;
+  argumentTypes.push_back(type);
+  argumentAttributes.push_back(builder.getDictionaryAttr(
+      {builder.getNamedAttr(kBufferName, builder.getStringAttr(name)),
+       builder.getNamedAttr(kBufferRole, BufferRoleAttr::get(builder.getContext(), role))}));
+  return it->second;
+}
+
+std::string ProgramBuilder::uniqueActivation(CacheOp cache, StringRef what) {
+  std::string base = (cache.getSymName() + "." + what).str(), name = base;
+  for (unsigned i = 1; argumentIndex.contains(name); ++i)
+    name = base + "." + std::to_string(i);
+  return name;
+}
+
+static int64_t capacity(std::optional<uint64_t> value) {
+  return value ? static_cast<int64_t>(*value) : ShapedType::kDynamic;
+}
+
+SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
+  CacheGroupOp group = cache.getGroupOp();
+  CacheType type = cache.getCacheType();
+  int64_t sequences = capacity(group.getMaxSequences());
+  auto layout = StridedLayoutAttr::get(builder.getContext(), ShapedType::kDynamic,
+                                       cache.getPageStrides());
+  auto pages = MemRefType::get({capacity(group.getNumPages()),
+                                static_cast<int64_t>(group.getPageSize()), type.getNumHeads(),
+                                type.getHeadDim()},
+                               type.getElementType(), layout);
+  // One group needs no prefix: its buffers have the field's own names.
+  bool single = llvm::hasSingleElement(module.getOps<CacheGroupOp>());
+  std::string prefix = single ? "" : (group.getSymName() + ".").str();
+  Type i32 = builder.getI32Type(), i64 = builder.getI64Type();
+  StringRef name = cache.getSymName();
+  return {
+      addArgument((name + ".k_cache").str(), BufferRole::Cache, pages),
+      addArgument((name + ".v_cache").str(), BufferRole::Cache, pages),
+      addArgument(prefix + "page_table", BufferRole::PageTable,
+                  MemRefType::get({sequences, capacity(group.getMaxPagesPerSequence())}, i32)),
+      addArgument(prefix + "lengths", BufferRole::Lengths, MemRefType::get({sequences}, i32)),
+      addArgument(prefix + "query_start", BufferRole::QueryStart,
+                  MemRefType::get({ShapedType::isDynamic(sequences) ? sequences : sequences + 1},
+                                  i32)),
+      addArgument(prefix + "slot_mapping", BufferRole::Slots,
+                  MemRefType::get({capacity(group.getMaxTokens())}, i64)),
+  };
+}
+
+/// `tensor.empty`, possibly reshaped: nothing in it that must be kept.
+static bool isUndefined(Value tensor) {
+  while (Operation *def = tensor.getDefiningOp()) {
+    if (isa<tensor::EmptyOp>(def))
+      return true;
+    if (!isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp, tensor::CastOp>(def))
+      return false;
+    tensor = def->getOperand(0);
+  }
+  return false;
+}
+
+static StringRef operandName(Operation *op, OpOperand &operand) {
+  if (auto write = dyn_cast<WriteOp>(op))
+    return operand.get() == write.getKey() && operand.getOperandNumber() == 0 ? "key" : "value";
+  auto attention = cast<PagedAttentionOp>(op);
+  switch (operand.getOperandNumber()) {
+  case 0:
+    return "query";
+  case 2:
+    return "output";
+  default:
+    (void)attention;
+    return "lse";
+  }
+}
+
+LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
+  Location loc = run.ops.front()->getLoc();
+  Operation *position = run.ops.front();
+  builder.setInsertionPointToEnd(&program.getBody().front());
+  auto segment = SegmentOp::create(builder, loc, run.name);
+  Block *body = &segment.getBody().emplaceBlock();
+  Block *arguments = &program.getBody().front();
+
+  OpBuilder host(position);
+  OpBuilder inner(body, body->end());
+  llvm::MapVector<Value, std::pair<Value, Value>> buffers; // value -> host memref, program argument
+  llvm::StringMap<Value> views;
+  SmallVector<std::pair<Value, Value>> results; // old tensor result, host memref
+  SmallVector<Value> callOperands;
+
+  auto argumentOf = [&](StringRef name, BufferRole role, MemRefType type) -> Value {
+    unsigned index = addArgument(name, role, type);
+    while (arguments->getNumArguments() <= index)
+      arguments->addArgument(argumentTypes[arguments->getNumArguments()], loc);
+    return arguments->getArgument(index);
+  };
+
+  for (Operation *op : run.ops) {
+    auto cacheOp = cast<CacheOpInterface>(op);
+    CacheOp cache = getCacheDeclaration(cacheOp.getCacheHandle());
+    if (!cache)
+      return op->emitError() << "cannot form a program: the cache handle is not the result of "
+                                "'kvcache.get_cache' or 'kvcache.view_cache'";
+    if (!isa<WriteOp, PagedAttentionOp>(op))
+      return op->emitError() << "'" << op->getName() << "' cannot be part of a program; run "
+                                "'kvcache-drop-dynamic-scales' first";
+    Value &view = views[cache.getSymName()];
+    if (!view) {
+      SmallVector<unsigned, 6> indices = cacheArguments(cache);
+      while (arguments->getNumArguments() < argumentTypes.size())
+        arguments->addArgument(argumentTypes[arguments->getNumArguments()], loc);
+      SmallVector<Value, 6> values;
+      for (unsigned index : indices)
+        values.push_back(arguments->getArgument(index));
+      view = ViewCacheOp::create(inner, op->getLoc(), cache.getCacheType(), cache.getSymName(),
+                                 values[0], values[1], values[2], values[3], values[4], values[5]);
+    }
+
+    IRMapping mapping;
+    mapping.map(cacheOp.getCacheHandle(), view);
+    auto attention = dyn_cast<PagedAttentionOp>(op);
+    for (OpOperand &operand : op->getOpOperands()) {
+      Value value = operand.get();
+      if (value == cacheOp.getCacheHandle())
+        continue;
+      bool isOutput = attention && attention.isDpsInit(&operand);
+      auto found = buffers.find(value);
+      if (found != buffers.end() && !(isOutput && isa<TensorType>(value.getType()))) {
+        mapping.map(value, found->second.second);
+        continue;
+      }
+      auto shaped = cast<ShapedType>(value.getType());
+      auto type = MemRefType::get(shaped.getShape(), shaped.getElementType());
+      Value hostBuffer = value;
+      if (isa<TensorType>(shaped)) {
+        if (isOutput) {
+          SmallVector<Value> sizes;
+          for (auto [dim, size] : llvm::enumerate(shaped.getShape()))
+            if (ShapedType::isDynamic(size))
+              sizes.push_back(tensor::DimOp::create(host, op->getLoc(), value, dim));
+          hostBuffer = memref::AllocOp::create(host, op->getLoc(), type, sizes);
+          if (!isUndefined(value)) {
+            Value old = bufferization::ToBufferOp::create(host, op->getLoc(), type, value,
+                                                          /*read_only=*/true);
+            memref::CopyOp::create(host, op->getLoc(), old, hostBuffer);
+          }
+        } else {
+          hostBuffer = bufferization::ToBufferOp::create(host, op->getLoc(), type, value,
+                                                         /*read_only=*/true);
+        }
+      } else if (!cast<MemRefType>(shaped).getLayout().isIdentity()) {
+        return op->emitError() << "operand " << operand.getOperandNumber() << " of '"
+                               << op->getName() << "' has the layout of " << shaped
+                               << "; a program takes contiguous activations: copy it first";
+      }
+      std::string name = uniqueActivation(cache, operandName(op, operand));
+      Value argument = argumentOf(name, BufferRole::Activation, type);
+      callOperands.push_back(hostBuffer);
+      mapping.map(value, argument);
+      if (isOutput && isa<TensorType>(shaped)) {
+        // Later ops of the segment read the result, not the old contents.
+        Value result = op->getResult(operand.getOperandNumber() - 2);
+        buffers[result] = {hostBuffer, argument};
+        results.push_back({result, hostBuffer});
+      } else {
+        buffers[value] = {hostBuffer, argument};
+      }
+    }
+    OperationState state(op->getLoc(), op->getName());
+    for (Value operand : op->getOperands())
+      state.operands.push_back(mapping.lookup(operand));
+    state.attributes = op->getAttrDictionary();
+    inner.create(state);
+  }
+
+  // The call, and a private function that stands for the segment.
+  std::string callee = "kvcache." + function.getSymName().str() + "." + run.name;
+  SmallVector<Type> types = llvm::to_vector(ValueRange(callOperands).getTypes());
+  builder.setInsertionPoint(function);
+  auto declaration =
+      func::FuncOp::create(builder, loc, callee, builder.getFunctionType(types, {}));
+  declaration.setPrivate();
+  declaration->setAttr(kSegment,
+                       SymbolRefAttr::get(builder.getContext(), program.getSymName(),
+                                          {FlatSymbolRefAttr::get(builder.getContext(), run.name)}));
+  declaration->setAttr("llvm.emit_c_interface", builder.getUnitAttr());
+  func::CallOp::create(host, loc, declaration, callOperands);
+  for (auto [result, buffer] : results) {
+    Value tensor = bufferization::ToTensorOp::create(host, loc, result.getType(), buffer,
+                                                     /*restrict=*/true, /*writable=*/true);
+    result.replaceAllUsesWith(tensor);
+  }
+  for (Operation *op : llvm::reverse(run.ops))
+    op->erase();
+  return success();
+}
+
+LogicalResult ProgramBuilder::form() {
+  if (runs.empty())
+    return success();
+  builder.setInsertionPoint(function);
+  std::string name = "kvcache." + function.getSymName().str();
+  if (module.lookupSymbol(name))
+    return function.emitError() << "cannot form a program: the symbol @" << name
+                                << " is taken; rename it";
+  auto program = ProgramOp::create(builder, function.getLoc(), name, TypeRange(),
+                                   ArrayRef<DictionaryAttr>());
+  for (const Run &run : runs)
+    if (failed(formSegment(run, program)))
+      return failure();
+  // Arguments appeared one by one; the type says all of them.
+  program.setFunctionTypeAttr(TypeAttr::get(builder.getFunctionType(argumentTypes, {})));
+  SmallVector<Attribute> attributes(argumentAttributes.begin(), argumentAttributes.end());
+  program.setArgAttrsAttr(builder.getArrayAttr(attributes));
+  // Handles that nobody uses any more.
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(function.getBody().front())))
+    if (isa<GetCacheOp, ViewCacheOp>(op) && op.use_empty())
+      op.erase();
+  return success();
+}
+
+namespace {
+struct FormPrograms : public mlir::kvcache::impl::FormProgramsBase<FormPrograms> {
+  using FormProgramsBase::FormProgramsBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    for (auto function : llvm::make_early_inc_range(module.getOps<func::FuncOp>())) {
+      if (function.isDeclaration())
+        continue;
+      ProgramBuilder builder(function, module);
+      if (failed(builder.collectRuns()) || failed(builder.form()))
+        return signalPassFailure();
+      if (builder.getNumSegments()) {
+        ++numPrograms;
+        numSegments += builder.getNumSegments();
+      }
+    }
+  }
+};
+} // namespace

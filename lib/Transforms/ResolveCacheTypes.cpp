@@ -1,0 +1,132 @@
+//===- ResolveCacheTypes.cpp - Element type of each cache -------------------===//
+
+#include "CheckpointSupport.h"
+#include "kvcache/Checkpoint/CacheType.h"
+#include "kvcache/Transforms/Passes.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace mlir::kvcache {
+#define GEN_PASS_DEF_RESOLVECACHETYPES
+#include "kvcache/Transforms/Passes.h.inc"
+} // namespace mlir::kvcache
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+namespace {
+
+class ResolveCacheTypesPass
+    : public mlir::kvcache::impl::ResolveCacheTypesBase<ResolveCacheTypesPass> {
+public:
+  using ResolveCacheTypesBase::ResolveCacheTypesBase;
+  void runOnOperation() override;
+
+private:
+  LogicalResult retype(const llvm::StringMap<CacheType> &types);
+};
+
+} // namespace
+
+/// Gives handles the type of their cache. Ops that use a handle take its type
+/// from the operand, so nothing else changes.
+LogicalResult ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
+  SmallVector<std::pair<Value, CacheType>> handles;
+  LogicalResult result = success();
+  getOperation().walk([&](Operation *op) {
+    FlatSymbolRefAttr name;
+    if (auto get = dyn_cast<GetCacheOp>(op))
+      name = get.getCacheAttr();
+    else if (auto view = dyn_cast<ViewCacheOp>(op))
+      name = view.getCacheAttr();
+    else
+      return;
+    auto it = types.find(name.getValue());
+    if (it == types.end() || it->second == op->getResult(0).getType())
+      return;
+    if (isa<ViewCacheOp>(op)) {
+      result = op->emitError() << "the cache " << name << " becomes " << it->second
+                               << ", but its buffers are made for " << op->getResult(0).getType()
+                               << "; run kvcache-resolve-cache-types before buffers are made";
+      return;
+    }
+    for (Operation *user : op->getResult(0).getUsers())
+      if (!isa<CacheOpInterface>(user)) {
+        InFlightDiagnostic diag = user->emitError()
+                                  << "the handle of cache " << name << " becomes " << it->second
+                                  << ", but '" << user->getName()
+                                  << "' is no cache op, so its types cannot follow; use "
+                                     "kvcache.get_cache where the cache is read or written";
+        diag.attachNote(op->getLoc()) << "the handle is made here";
+        result = diag;
+        return;
+      }
+    handles.push_back({op->getResult(0), it->second});
+  });
+  if (failed(result))
+    return failure();
+  for (auto [handle, type] : handles)
+    handle.setType(type);
+  return success();
+}
+
+void ResolveCacheTypesPass::runOnOperation() {
+  ModuleOp module = getOperation();
+  SmallVector<CacheOp> caches(module.getOps<CacheOp>());
+  if (caches.empty())
+    return markAllAnalysesPreserved();
+  auto opened = openCheckpoint(module, checkpoint);
+  if (failed(opened))
+    return signalPassFailure();
+
+  llvm::StringSet<> windowed;
+  module.walk([&](PagedAttentionOp attention) {
+    if (CacheOp cache = attention.getWindow() ? getCacheDeclaration(attention.getCache()) : CacheOp())
+      windowed.insert(cache.getSymName());
+  });
+
+  std::vector<::kvcache::CacheTypeRequest> requests;
+  llvm::StringMap<Operation *> layerOps;
+  for (CacheOp cache : caches) {
+    ::kvcache::CacheTypeRequest request;
+    request.layer = cache.getLayer().str();
+    request.graphWord = cache.getGraphDtype().value_or("").str();
+    request.windowed = windowed.contains(cache.getSymName());
+    request.modelType = toCheckpointType(cache.getCacheType().getElementType());
+    requests.push_back(std::move(request));
+    layerOps[cache.getLayer()] = cache;
+  }
+  ::kvcache::CacheTypeOptions options;
+  options.word = kvCacheDtype;
+  options.skipLayers.assign(skipLayers.begin(), skipLayers.end());
+  ::kvcache::CacheTypeTable table =
+      ::kvcache::resolveCacheTypes(*opened ? &**opened : nullptr, requests, options);
+  if (failed(emitDiagnostics(module, table.diagnostics,
+                             [&](StringRef layer) { return layerOps.lookup(layer); })))
+    return signalPassFailure();
+
+  llvm::StringMap<CacheType> types;
+  for (auto [cache, resolved] : llvm::zip(caches, table.layers)) {
+    Type elementType = fromCheckpointType(&getContext(), resolved.type);
+    if (!elementType) {
+      cache.emitError() << "layer '" << cache.getLayer() << "': cache type '"
+                        << ::kvcache::cacheTypeName(resolved.type) << "' (from " << resolved.from
+                        << ") is not supported yet; supported are float16, bfloat16, fp8, "
+                           "fp8_e4m3, fp8_e5m2 and fp8_e4m3fnuz";
+      return signalPassFailure();
+    }
+    CacheType old = cache.getCacheType();
+    types[cache.getSymName()] =
+        CacheType::get(&getContext(), old.getNumHeads(), old.getHeadDim(), elementType);
+  }
+  if (failed(retype(types)))
+    return signalPassFailure();
+  for (CacheOp cache : caches) {
+    CacheType type = types.lookup(cache.getSymName());
+    ++(type.isQuantized() ? numQuantized : numUnquantized);
+    if (type == cache.getCacheType())
+      continue;
+    cache.setTypeAttr(TypeAttr::get(type));
+    ++numChanged;
+  }
+}

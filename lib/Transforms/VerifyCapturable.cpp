@@ -1,0 +1,188 @@
+//===- VerifyCapturable.cpp - Can a program be one static graph? ------------===//
+
+#include "kvcache/IR/KVCache.h"
+#include "kvcache/Transforms/CaptureHazards.h"
+#include "kvcache/Transforms/Passes.h"
+#include "mlir/Dialect/ControlFlow/IR/ControlFlowOps.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+namespace mlir::kvcache {
+#define GEN_PASS_DEF_VERIFYCAPTURABLE
+#include "kvcache/Transforms/Passes.h.inc"
+} // namespace mlir::kvcache
+
+using namespace mlir;
+using namespace mlir::kvcache;
+
+namespace {
+
+struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<VerifyCapturable> {
+  using VerifyCapturableBase::VerifyCapturableBase;
+
+  unsigned hazards = 0;
+
+  void runOnOperation() override {
+    hazards = 0;
+    for (Operation &op : *getOperation().getBody()) {
+      if (auto program = dyn_cast<ProgramOp>(op))
+        checkProgram(program);
+      else if (auto function = dyn_cast<func::FuncOp>(op))
+        checkFunction(function);
+    }
+    numHazards += hazards;
+    if (hazards)
+      signalPassFailure();
+  }
+
+  void report(Operation *op, const CaptureHazard &hazard, Operation *source = nullptr) {
+    ++hazards;
+    InFlightDiagnostic diag = op->emitError()
+                              << "'" << op->getName() << "' cannot be captured ("
+                              << stringifyCaptureHazardKind(hazard.kind) << ")";
+    diag.attachNote(source ? source->getLoc() : op->getLoc()) << "cause: " << hazard.cause;
+    diag.attachNote(op->getLoc()) << "what to do: " << hazard.remedy;
+  }
+
+  /// The op's own hazard. True when there is one.
+  bool check(Operation *op) {
+    auto interface = dyn_cast<CaptureHazardOpInterface>(op);
+    std::optional<CaptureHazard> hazard =
+        interface ? interface.getCaptureHazard() : std::optional<CaptureHazard>();
+    if (hazard) {
+      Operation *source = nullptr;
+      for (Value operand : op->getOperands())
+        if (operand.getType().isIntOrIndex() && !source)
+          source = findLiveSource(operand);
+      report(op, *hazard, source);
+      return true;
+    }
+    if (auto cacheOp = dyn_cast<CacheOpInterface>(op))
+      return checkCapacities(cacheOp);
+    return false;
+  }
+
+  bool checkCapacities(CacheOpInterface op) {
+    CacheOp cache = getCacheDeclaration(op.getCacheHandle());
+    CacheGroupOp group = cache ? cache.getGroupOp() : CacheGroupOp();
+    if (!group)
+      return false;
+    SmallVector<StringRef> missing;
+    for (auto [name, value] :
+         {std::pair<StringRef, std::optional<uint64_t>>{"max_tokens", group.getMaxTokens()},
+          {"max_sequences", group.getMaxSequences()},
+          {"max_pages_per_sequence", group.getMaxPagesPerSequence()},
+          {"num_pages", group.getNumPages()}})
+      if (!value)
+        missing.push_back(name);
+    if (missing.empty())
+      return false;
+    report(op,
+           {CaptureHazard::Kind::Unbounded,
+            ("its grid would depend on live sizes, because the cache group @" +
+             group.getSymName() + " does not bound " + llvm::join(missing, ", "))
+                .str(),
+            "give the capacities of the cache group"},
+           group);
+    return true;
+  }
+
+  void checkProgram(ProgramOp program) {
+    for (auto segment : program.getBody().front().getOps<SegmentOp>())
+      segment.walk<WalkOrder::PreOrder>([&](Operation *op) {
+        if (op == segment || check(op))
+          return;
+        if (isa<CacheOpInterface, ViewCacheOp, LaunchOp, QuantizeOp, DequantizeOp>(op) ||
+            isPure(op) || isa<CaptureHazardOpInterface>(op))
+          return;
+        report(op, foreign());
+      });
+  }
+
+  static CaptureHazard foreign() {
+    return {CaptureHazard::Kind::ForeignOp,
+            "it is not a cache op, so another compiler lowers it, and the graph ends in front of it",
+            "move it in front of the first cache op or behind the last, or allow several graphs "
+            "(without one-graph)"};
+  }
+
+  /// The captured part of a function: from its first cache op to its last.
+  void checkFunction(func::FuncOp function) {
+    SmallVector<Operation *> cacheOps;
+    function.walk([&](CacheOpInterface op) { cacheOps.push_back(op); });
+    if (cacheOps.empty())
+      return;
+    if (!function.getBody().hasOneBlock()) {
+      for (Block &block : function.getBody()) {
+        Operation *terminator = block.getTerminator();
+        if (terminator->getNumSuccessors() > 1)
+          report(terminator,
+                 {CaptureHazard::Kind::ControlFlow, "it chooses at run time what happens next",
+                  "make the decision in the kernel, which can skip its own work"});
+      }
+      for (Operation *op : cacheOps)
+        check(op);
+      return;
+    }
+    Block &block = function.getBody().front();
+    Operation *last = block.findAncestorOpInBlock(*cacheOps.back());
+    DenseSet<Value> computed; // values that depend on a cache op
+    SmallVector<Operation *> between;
+    bool started = false;
+    Operation *previous = nullptr;
+    for (Operation &op : block) {
+      bool holdsCacheOp = isa<CacheOpInterface>(op) || (op.getNumRegions() && llvm::any_of(cacheOps, [&](Operation *cacheOp) {
+                            return op.isProperAncestor(cacheOp);
+                          }));
+      if (!started && !holdsCacheOp)
+        continue;
+      if (holdsCacheOp && !between.empty()) {
+        reportSplit(previous, between);
+        between.clear();
+      }
+      started = true;
+      bool depends = holdsCacheOp || llvm::any_of(op.getOperands(), [&](Value operand) {
+                       return computed.contains(operand);
+                     });
+      if (depends)
+        computed.insert(op.result_begin(), op.result_end());
+      bool hazard = checkTree(&op);
+      if (isa<CacheOpInterface>(op))
+        previous = &op;
+      else if (!hazard && !isa<GetCacheOp, ViewCacheOp>(op) && (depends || !isPure(&op)) &&
+               !holdsCacheOp)
+        between.push_back(&op);
+      if (&op == last)
+        break;
+    }
+  }
+
+  /// An op and, through control flow only, what is in it: the body of another
+  /// foreign op runs on the device.
+  bool checkTree(Operation *op) {
+    bool hazard = check(op);
+    if (isa<scf::SCFDialect>(op->getDialect()))
+      for (Region &region : op->getRegions())
+        for (Operation &nested : region.getOps())
+          hazard |= checkTree(&nested);
+    return hazard;
+  }
+
+  void reportSplit(Operation *previous, ArrayRef<Operation *> ops) {
+    numSplits += ops.size();
+    if (oneGraph) {
+      for (Operation *op : ops)
+        report(op, foreign());
+      return;
+    }
+    if (!previous)
+      return;
+    InFlightDiagnostic diag = previous->emitRemark()
+                              << "the graph ends here: " << ops.size()
+                              << (ops.size() == 1 ? " foreign op follows" : " foreign ops follow")
+                              << " before the next cache op";
+    diag.attachNote(ops.front()->getLoc()) << "the first is this '" << ops.front()->getName() << "'";
+  }
+};
+} // namespace

@@ -1,0 +1,650 @@
+// Every numbered constraint (C<n>) of the dialect is broken here at least once.
+// RUN: kvcache-opt %s -split-input-file -verify-diagnostics -o /dev/null
+
+// #kvcache.scale (C1): a static scale has values.
+// expected-error@+1 {{a scale in state 'static' has 0 values; expected at least one}}
+kvcache.scale_buffer @s : f32 = [] from default
+
+// -----
+
+// #kvcache.scale (C2): not zero, ...
+// expected-error@+1 {{a scale must be positive, finite and normal in f32, but is 0.0}}
+kvcache.scale_buffer @s : f32 = 0.0 from override
+
+// -----
+
+// ... not negative, ...
+// expected-error@+1 {{a scale must be positive, finite and normal in f32, but is -1.0}}
+kvcache.scale_buffer @s : f32 = -1.0 from override
+
+// -----
+
+// ... not infinite, ...
+// expected-error@+1 {{a scale must be positive, finite and normal in f32, but is INF}}
+kvcache.scale_buffer @s : f32 = 0x7F800000 from override
+
+// -----
+
+// ... no NaN, ...
+// expected-error@+1 {{a scale must be positive, finite and normal in f32, but is nan}}
+kvcache.scale_buffer @s : f32 = 0x7FC00000 from override
+
+// -----
+
+// ... not subnormal, and every value of a per-head scale counts.
+// expected-error@+1 {{a scale must be positive, finite and normal in f32, but is 9.999946e-41}}
+kvcache.scale_buffer @s : f32 = [1.0, 1.0e-40] from override
+
+// -----
+
+// #kvcache.scale (C3)
+// expected-error@+1 {{a scale in state 'checkpoint' with provenance 'checkpoint' needs the key it comes from}}
+kvcache.scale_buffer @s : f32 checkpoint ""
+
+// -----
+
+// expected-error@+1 {{a scale in state 'static' with provenance 'checkpoint' needs the key it comes from}}
+kvcache.scale_buffer @s : f32 = 1.0 from checkpoint
+
+// -----
+
+// expected-error@+1 {{a scale in state 'static' with provenance 'duplicate' needs the key it comes from}}
+kvcache.scale_buffer @s : f32 = 1.0 from duplicate
+
+// -----
+
+// expected-error@+1 {{a scale in state 'static' with provenance 'maximum' needs the key it comes from}}
+kvcache.scale_buffer @s : f32 = 1.0 from maximum
+
+// -----
+
+// expected-error@+1 {{a scale in state 'static' with provenance 'default' names no key, but has "a.key"}}
+kvcache.scale_buffer @s : f32 = 1.0 from default "a.key"
+
+// -----
+
+// expected-error@+1 {{a scale in state 'static' with provenance 'override' names no key, but has "a.key"}}
+kvcache.scale_buffer @s : f32 = 1.0 from override "a.key"
+
+// -----
+
+// expected-error@+1 {{expected 'checkpoint', 'default', 'duplicate', 'maximum' or 'override', but found 'nowhere'}}
+kvcache.scale_buffer @s : f32 = 1.0 from nowhere
+
+// -----
+
+// !kvcache.cache (C1)
+// expected-error@+1 {{KV heads and head dim must be positive, but are 0 and 64}}
+func.func private @f(!kvcache.cache<0 x 64 x bf16>)
+
+// -----
+
+// expected-error@+1 {{KV heads and head dim must be positive, but are 2 and 0}}
+func.func private @f(!kvcache.cache<2 x 0 x bf16>)
+
+// -----
+
+// !kvcache.cache (C2)
+// expected-error@+1 {{a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32, not 'i8'}}
+func.func private @f(!kvcache.cache<2 x 64 x i8>)
+
+// -----
+
+// scale_buffer (C1): another symbol table does not see it.
+kvcache.scale_buffer @s : f32 dynamic
+module {
+  kvcache.cache_group @g page_size 16
+  // expected-error@+1 {{expected @s to be a 'kvcache.scale_buffer', but there is no such symbol}}
+  kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+}
+
+// -----
+
+// cache_group (C1)
+// expected-error@+1 {{page size must be a positive power of two, but is 12}}
+kvcache.cache_group @g page_size 12
+
+// -----
+
+// expected-error@+1 {{page size must be a positive power of two, but is 0}}
+kvcache.cache_group @g page_size 0
+
+// -----
+
+// expected-error@+1 {{page size must be a positive power of two, but is -16}}
+kvcache.cache_group @g page_size -16
+
+// -----
+
+// cache_group (C2)
+// expected-error@+1 {{'max_tokens' must be positive, but is 0}}
+kvcache.cache_group @g page_size 16 {max_tokens = 0 : i64}
+
+// -----
+
+// expected-error@+1 {{'max_sequences' must be positive, but is -1}}
+kvcache.cache_group @g page_size 16 {max_sequences = -1 : i64}
+
+// -----
+
+// expected-error@+1 {{'max_pages_per_sequence' must be positive, but is 0}}
+kvcache.cache_group @g page_size 16 {max_pages_per_sequence = 0 : i64}
+
+// -----
+
+// expected-error@+1 {{'num_pages' must be positive, but is 0}}
+kvcache.cache_group @g page_size 16 {num_pages = 0 : i64}
+
+// -----
+
+// cache (C1)
+kvcache.scale_buffer @s : f32 dynamic
+// expected-error@+1 {{expected @g to be a 'kvcache.cache_group', but there is no such symbol}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+
+// -----
+
+kvcache.scale_buffer @s : f32 dynamic
+// expected-error@+1 {{expected @s to be a 'kvcache.cache_group', but it is a 'kvcache.scale_buffer'}}
+kvcache.cache @c of "layer" in @s : 2 x 64 x bf16 scales(@s, @s)
+
+// -----
+
+// cache (C2): of keys, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{expected @g to be a 'kvcache.scale_buffer', but it is a 'kvcache.cache_group'}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@g, @s)
+
+// -----
+
+// ... and of values.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{expected @missing to be a 'kvcache.scale_buffer', but there is no such symbol}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @missing)
+
+// -----
+
+// cache (C3)
+kvcache.scale_buffer @s : f32 = [1.0, 2.0, 3.0] from override
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{per-head scale @s has 3 values; expected one for each of the 2 KV heads}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s)
+
+// -----
+
+// cache (C4)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{KV heads and head dim must be positive, but are 2 and -64}}
+kvcache.cache @c of "layer" in @g : 2 x -64 x bf16 scales(@s, @s)
+
+// -----
+
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{expected layout 'nhd', 'hnd' or 'packed', but found 'dhn'}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout dhn
+
+// -----
+
+// get_cache (C1)
+kvcache.cache_group @g page_size 16
+func.func @f() {
+  // expected-error@+1 {{expected @g to be a 'kvcache.cache'}}
+  %c = kvcache.get_cache @g : !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// get_cache (C2)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-note@+1 {{the cache is declared here}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f() {
+  // expected-error@+1 {{result type '!kvcache.cache<2 x 64 x f16>' differs from the cache's '!kvcache.cache<2 x 64 x bf16>'}}
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x f16>
+  return
+}
+
+// -----
+
+// view_cache (C1): a cache, ...
+kvcache.cache_group @g page_size 16
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{expected @nothing to be a 'kvcache.cache'}}
+  %c = kvcache.view_cache @nothing pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and its type.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-note@+1 {{the cache is declared here}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{result type '!kvcache.cache<4 x 64 x bf16>' differs from the cache's '!kvcache.cache<2 x 64 x bf16>'}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<4 x 64 x bf16>
+  return
+}
+
+// -----
+
+// view_cache (C2): element type of K pages, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%k: memref<7x16x2x64xf16>, %p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{pages of @c must be memref<pages x 16 x 2 x 64 x 'bf16'>, but are 'memref<7x16x2x64xf16>'}}
+  %c = kvcache.view_cache @c pages(%k, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... page size of V pages, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x2x64xbf16>, %v: memref<7x32x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{pages of @c must be memref<pages x 16 x 2 x 64 x 'bf16'>, but are 'memref<7x32x2x64xbf16>'}}
+  %c = kvcache.view_cache @c pages(%p, %v) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x32x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... KV heads and head dim.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x64x2xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{pages of @c must be memref<pages x 16 x 2 x 64 x 'bf16'>, but are 'memref<7x16x64x2xbf16>'}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x64x2xbf16>, memref<7x16x64x2xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// view_cache (C3): pages in NHD order for an HND cache.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout hnd
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{stride 1 of pages is 128; layout 'hnd' of @c has 64}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// K of a packed cache without the values between its pages.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout packed
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{stride 0 of pages is 2048; layout 'packed' of @c has 4096}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+#swizzle = affine_map<(p, t, h, d) -> (p, t mod 4, h, t floordiv 4, d)>
+func.func @f(%p: memref<7x16x2x64xbf16, #swizzle>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{pages need a strided layout, but are 'memref<7x16x2x64xbf16,}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16, #swizzle>, memref<7x16x2x64xbf16, #swizzle>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// view_cache (C4): query starts, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<2xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{query_start has 2 entries; expected 3 for 2 lengths}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<2xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and rows of the page table.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<1x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{the page table has 1 rows; expected 2, one for each length}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<1x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// load_scale (C1): a scale, ...
+kvcache.cache_group @g page_size 16
+func.func @f() -> f32 {
+  // expected-error@+1 {{expected @g to be a 'kvcache.scale_buffer', but it is a 'kvcache.cache_group'}}
+  %s = kvcache.load_scale @g : f32
+  return %s : f32
+}
+
+// -----
+
+// ... that is one number.
+kvcache.scale_buffer @s : f32 = [1.0, 2.0] from override
+func.func @f() -> f32 {
+  // expected-error@+1 {{@s is per head; only a per-tensor scale is one value}}
+  %s = kvcache.load_scale @s : f32
+  return %s : f32
+}
+
+// -----
+
+// calculate_scales (C1): of keys, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x256xbf16>, %k: tensor<?x256xbf16>, %v: tensor<?x2x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{key has 256 elements a token; the cache's row has 128}}
+  kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x256xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and of values.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x256xbf16>, %k: tensor<?x128xbf16>, %v: tensor<?x2x32xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{value has 64 elements a token; the cache's row has 128}}
+  kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x2x32xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// quantize (C1)
+func.func @f(%x: tensor<4x64xbf16>, %s: f32) {
+  // expected-error@+1 {{input 'tensor<4x64xbf16>' and result 'tensor<4x32xf8E4M3FN>' differ in shape}}
+  %y = kvcache.quantize %x by %s : tensor<4x64xbf16> to tensor<4x32xf8E4M3FN>
+  return
+}
+
+// -----
+
+// dequantize (C1)
+func.func @f(%x: tensor<?x64xf8E5M2>, %s: f32) {
+  // expected-error@+1 {{input 'tensor<?x64xf8E5M2>' and result 'tensor<4x64xf32>' differ in shape}}
+  %y = kvcache.dequantize %x by %s : tensor<?x64xf8E5M2> to tensor<4x64xf32>
+  return
+}
+
+// -----
+
+// write (C1)
+func.func @f(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{key 'tensor<?x2x64xbf16>' and value 'tensor<?x2x64xf16>' differ}}
+  kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// write (C2): KV heads, ...
+func.func @f(%k: tensor<?x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{rows must be [tokens, 2, 64] for '!kvcache.cache<2 x 64 x bf16>', but are 'tensor<?x4x64xbf16>'}}
+  kvcache.write %k, %k to %c : tensor<?x4x64xbf16>, tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and head dim.
+func.func @f(%k: tensor<?x2x128xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{rows must be [tokens, 2, 64] for '!kvcache.cache<2 x 64 x bf16>', but are 'tensor<?x2x128xbf16>'}}
+  kvcache.write %k, %k to %c : tensor<?x2x128xbf16>, tensor<?x2x128xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// paged_attention (C1): head dim, ...
+func.func @f(%q: memref<8x4x128xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{queries must be [tokens, query heads, 64] for '!kvcache.cache<2 x 64 x bf16>', but are 'memref<8x4x128xbf16>'}}
+  kvcache.paged_attention %q over %c outs(%q) : memref<8x4x128xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x128xbf16>
+  return
+}
+
+// -----
+
+// ... and a known number of query heads.
+func.func @f(%q: memref<8x?x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{queries must be [tokens, query heads, 64] for '!kvcache.cache<2 x 64 x bf16>', but are 'memref<8x?x64xbf16>'}}
+  kvcache.paged_attention %q over %c outs(%q) : memref<8x?x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x?x64xbf16>
+  return
+}
+
+// -----
+
+// paged_attention (C2)
+func.func @f(%q: memref<8x5x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{the number of query heads, 5, is not a multiple of the cache's 2 KV heads}}
+  kvcache.paged_attention %q over %c outs(%q) : memref<8x5x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x5x64xbf16>
+  return
+}
+
+// -----
+
+// paged_attention (C3)
+func.func @f(%q: memref<8x4x64xbf16>, %o: memref<8x2x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{output 'memref<8x2x64xbf16>' must have the shape of the query 'memref<8x4x64xbf16>'}}
+  kvcache.paged_attention %q over %c outs(%o) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x2x64xbf16>
+  return
+}
+
+// -----
+
+// paged_attention (C4)
+func.func @f(%q: memref<8x4x64xbf16>, %l: memref<4x8xf32>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{lse 'memref<4x8xf32>' must be [tokens, query heads] of the query 'memref<8x4x64xbf16>'}}
+  kvcache.paged_attention %q over %c outs(%q, %l) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>, memref<4x8xf32>
+  return
+}
+
+// -----
+
+// paged_attention (C5): the softmax scale is positive ...
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{'softmax_scale' must be positive and finite, but is 0.0}}
+  kvcache.paged_attention %q over %c outs(%q) {softmax_scale = 0.0 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{'softmax_scale' must be positive and finite, but is -1.25}}
+  kvcache.paged_attention %q over %c outs(%q) {softmax_scale = -0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// ... and finite, ...
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{'softmax_scale' must be positive and finite, but is INF}}
+  kvcache.paged_attention %q over %c outs(%q) {softmax_scale = 0x7FF0000000000000 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// ... so is the soft cap, ...
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{'soft_cap' must be positive and finite, but is nan}}
+  kvcache.paged_attention %q over %c outs(%q) {soft_cap = 0x7FF8000000000000 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// ... and a window has no negative size.
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{'window' must not be negative, but is -1}}
+  kvcache.paged_attention %q over %c outs(%q) {window = -1 : i64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{expected one output, or an output and an LSE, in 'outs', but found 3}}
+  kvcache.paged_attention %q over %c outs(%q, %q, %q) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// program (C1): buffers, ...
+// expected-error@+1 {{argument 0 must be a memref, but is 'f32'}}
+kvcache.program @p(%x: f32 {kvcache.name = "x", kvcache.role = #kvcache<role activation>}) {
+}
+
+// -----
+
+// ... with a name ...
+// expected-error@+1 {{argument 0 needs a 'kvcache.name' and a 'kvcache.role'}}
+kvcache.program @p(%x: memref<8xf32> {kvcache.role = #kvcache<role activation>}) {
+}
+
+// -----
+
+// ... and a role, ...
+// expected-error@+1 {{argument 1 needs a 'kvcache.name' and a 'kvcache.role'}}
+kvcache.program @p(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>}, %y: memref<8xf32> {kvcache.name = "y"}) {
+}
+
+// -----
+
+// ... and no name twice.
+// expected-error@+1 {{two arguments have the name "x"}}
+kvcache.program @p(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+                   %y: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>}) {
+}
+
+// -----
+
+// program (C2)
+// expected-error@+1 {{holds only segments, but has a 'arith.constant'}}
+kvcache.program @p() {
+  // expected-note@+1 {{it is here}}
+  %c = arith.constant 1 : i32
+}
+
+// -----
+
+// program (C3)
+// expected-error@+1 {{has no results, but its type has 1}}
+kvcache.program @p(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>}) -> i32 {
+}
+
+// -----
+
+// segment (C1)
+// expected-error@+1 {{expects parent op 'kvcache.program'}}
+kvcache.segment @s {
+}
+
+// -----
+
+// launch (C1): three entries of the grid ...
+kvcache.program @p() {
+  kvcache.segment @s {
+    // expected-error@+1 {{'grid' needs three positive entries}}
+    kvcache.launch @k of "f" grid [1, 1] block [128, 1, 1] shared 0 args() constants [] origins [] structure []
+  }
+}
+
+// -----
+
+// ... that are positive, ...
+kvcache.program @p() {
+  kvcache.segment @s {
+    // expected-error@+1 {{'block' needs three positive entries}}
+    kvcache.launch @k of "f" grid [1, 1, 1] block [128, 0, 1] shared 0 args() constants [] origins [] structure []
+  }
+}
+
+// -----
+
+// ... and a block of a size that exists.
+kvcache.program @p() {
+  kvcache.segment @s {
+    // expected-error@+1 {{a block has at most 1024 threads, but this one has 2048}}
+    kvcache.launch @k of "f" grid [1, 1, 1] block [128, 16, 1] shared 0 args() constants [] origins [] structure []
+  }
+}
+
+// -----
+
+// launch (C2)
+kvcache.program @p() {
+  kvcache.segment @s {
+    // expected-error@+1 {{'shared' must not be negative, but is -1}}
+    kvcache.launch @k of "f" grid [1, 1, 1] block [128, 1, 1] shared -1 args() constants [] origins [] structure []
+  }
+}
+
+// -----
+
+// launch (C3)
+kvcache.program @p() {
+  kvcache.segment @s {
+    // expected-error@+1 {{has 2 constants but 1 origins}}
+    kvcache.launch @k of "f" grid [1, 1, 1] block [128, 1, 1] shared 0 args() constants [8 : i32, 1.0 : f32] origins ["max_tokens"] structure []
+  }
+}
+
+// -----
+
+// launch (C4)
+kvcache.program @p() {
+  kvcache.segment @s {
+    // expected-error@+1 {{constants must be f32, i32 or i64, but one is 1.000000e+00 : f64}}
+    kvcache.launch @k of "f" grid [1, 1, 1] block [128, 1, 1] shared 0 args() constants [1.0 : f64] origins ["scale"] structure []
+  }
+}

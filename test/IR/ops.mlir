@@ -1,0 +1,123 @@
+// The pretty form is printed as it is written here; the generic form and
+// bytecode hold the same.
+// RUN: kvcache-opt %s | FileCheck %s
+// RUN: kvcache-opt %s | kvcache-opt | FileCheck %s
+// RUN: kvcache-opt %s --mlir-print-op-generic | kvcache-opt | FileCheck %s
+// RUN: kvcache-opt %s --emit-bytecode | kvcache-opt | FileCheck %s
+
+// Scales: every state and provenance.
+// CHECK: kvcache.scale_buffer @dynamic : f32 dynamic{{$}}
+kvcache.scale_buffer @dynamic : f32 dynamic
+// CHECK: kvcache.scale_buffer @bound : f32 checkpoint "layers.0.k_scale"
+kvcache.scale_buffer @bound : f32 checkpoint "layers.0.k_scale"
+// CHECK: kvcache.scale_buffer @loaded : f32 = 1.230000e-02 from checkpoint "layers.0.k_scale"
+kvcache.scale_buffer @loaded : f32 = 0.0123 from checkpoint "layers.0.k_scale"
+// CHECK: kvcache.scale_buffer @defaulted : f32 = 1.000000e+00 from default{{$}}
+kvcache.scale_buffer @defaulted : f32 = 1.0 from default
+// CHECK: kvcache.scale_buffer @duplicated : f32 = 5.000000e-01 from duplicate "layers.0.k_scale"
+kvcache.scale_buffer @duplicated : f32 = 0.5 from duplicate "layers.0.k_scale"
+// CHECK: kvcache.scale_buffer @largest : f32 = 2.500000e-01 from maximum "layers.0.k_scale"
+kvcache.scale_buffer @largest : f32 = 0.25 from maximum "layers.0.k_scale"
+// CHECK: kvcache.scale_buffer @given : f32 = 7.500000e-01 from override{{$}}
+kvcache.scale_buffer @given : f32 = 0.75 from override
+// CHECK: kvcache.scale_buffer @per_head : f32 = [1.250000e-02, 2.000000e+00] from checkpoint "layers.0.v_scale"
+kvcache.scale_buffer @per_head : f32 = [0.0125, 2.0] from checkpoint "layers.0.v_scale"
+// The smallest normal f32 keeps its bits.
+// CHECK: kvcache.scale_buffer @smallest : f32 = 1.17549435E-38 from override
+kvcache.scale_buffer @smallest : f32 = 1.17549435E-38 from override
+
+// As an attribute of something else.
+// CHECK: module @attributes attributes {test.a = #kvcache.scale<dynamic>, test.b = #kvcache.scale<1.250000e+00 from checkpoint "key">, test.c = #kvcache.scale<[1.000000e+00, 2.000000e+00] from override>, test.d = #kvcache.scale<checkpoint "key">}
+module @attributes attributes {test.a = #kvcache.scale<dynamic>, test.b = #kvcache.scale<1.25 from checkpoint "key">,
+    test.c = #kvcache.scale<[1.0, 2.0] from override>, test.d = #kvcache.scale<checkpoint "key">} {
+}
+
+// CHECK: kvcache.cache_group @full page_size 16
+kvcache.cache_group @full page_size 16
+// CHECK: kvcache.cache_group @bounded page_size 32 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache_group @bounded page_size 32 {max_pages_per_sequence = 2, max_sequences = 2, max_tokens = 8, num_pages = 7}
+// CHECK: kvcache.cache_group @one_token page_size 1
+kvcache.cache_group @one_token page_size 1
+
+// CHECK: kvcache.cache @plain of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@dynamic, @dynamic){{$}}
+kvcache.cache @plain of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@dynamic, @dynamic)
+// CHECK: kvcache.cache @heads_first of "model.layers.1.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@loaded, @per_head) layout hnd{{$}}
+kvcache.cache @heads_first of "model.layers.1.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@loaded, @per_head) layout hnd
+// CHECK: kvcache.cache @packed of "model.layers.2.self_attn.attn" in @bounded : 8 x 128 x f8E5M2 scales(@given, @given) layout packed {graph_dtype = "fp8_e5m2"}
+kvcache.cache @packed of "model.layers.2.self_attn.attn" in @bounded : 8 x 128 x f8E5M2 scales(@given, @given) layout packed {graph_dtype = "fp8_e5m2"}
+// The layout that caches have by default is not printed.
+// CHECK: kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x f8E4M3FNUZ scales(@given, @given){{$}}
+kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x f8E4M3FNUZ scales(@given, @given) layout nhd
+
+// CHECK-LABEL: func.func @handles
+func.func @handles(%kp: memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], offset: ?>>, %table: memref<?x?xi32>, %lengths: memref<?xi32>,
+                   %start: memref<?xi32>, %slots: memref<?xi64>) {
+  // CHECK: kvcache.get_cache @plain : <2 x 64 x bf16>
+  %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.view_cache @heads_first pages(%[[P:.*]], %[[P]]) page_table(%{{.*}}) lengths(%{{.*}}) query_start(%{{.*}}) slots(%{{.*}}) :
+  // CHECK-SAME: memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], offset: ?>>
+  // CHECK-SAME: -> <2 x 64 x f8E4M3FN>
+  %v = kvcache.view_cache @heads_first pages(%kp, %kp) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
+    : memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], offset: ?>>, memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], offset: ?>>,
+      memref<?x?xi32>, memref<?xi32>, memref<?xi32>, memref<?xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}
+
+// CHECK-LABEL: func.func @scales
+func.func @scales(%q: tensor<?x256xbf16>, %k: tensor<?x128xbf16>, %v: tensor<?x2x64xbf16>) -> f32 {
+  %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.calculate_scales %{{.*}}, %{{.*}}, %{{.*}} for %{{.*}} : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x2x64xbf16>, <2 x 64 x bf16>
+  kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.load_scale @dynamic : f32
+  %s = kvcache.load_scale @dynamic : f32
+  return %s : f32
+}
+
+// CHECK-LABEL: func.func @arithmetic
+func.func @arithmetic(%x: tensor<?x64xbf16>, %s: f32) -> tensor<?x64xf16> {
+  // CHECK: kvcache.quantize %{{.*}} by %{{.*}} : tensor<?x64xbf16> to tensor<?x64xf8E5M2>
+  %y = kvcache.quantize %x by %s : tensor<?x64xbf16> to tensor<?x64xf8E5M2>
+  // CHECK: kvcache.dequantize %{{.*}} by %{{.*}} : tensor<?x64xf8E5M2> to tensor<?x64xf16>
+  %z = kvcache.dequantize %y by %s : tensor<?x64xf8E5M2> to tensor<?x64xf16>
+  return %z : tensor<?x64xf16>
+}
+
+// CHECK-LABEL: func.func @tensors
+func.func @tensors(%q: tensor<?x4x64xbf16>, %k: tensor<?x2x64xbf16>, %out: tensor<?x4x64xbf16>, %l: tensor<?x4xf32>)
+    -> (tensor<?x4x64xbf16>, tensor<?x4xf32>) {
+  %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.write %{{.*}}, %{{.*}} to %{{.*}} : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, <2 x 64 x bf16>
+  kvcache.write %k, %k to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.paged_attention %{{.*}} over %{{.*}} outs(%{{.*}}) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+  %a = kvcache.paged_attention %q over %c outs(%out) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+  // CHECK: kvcache.paged_attention %{{.*}} over %{{.*}} outs(%{{.*}}, %{{.*}}) {soft_cap = 3.000000e+01 : f64, softmax_scale = 1.250000e-01 : f64, window = 127 : i64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  %b, %lse = kvcache.paged_attention %q over %c outs(%a, %l) {softmax_scale = 0.125 : f64, soft_cap = 30.0 : f64, window = 127 : i64}
+    : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  return %b, %lse : tensor<?x4x64xbf16>, tensor<?x4xf32>
+}
+
+// On buffers the op has no results.
+// CHECK-LABEL: func.func @buffers
+func.func @buffers(%q: memref<8x4x64xf16>, %k: memref<8x2x64xf32>, %out: memref<8x4x64xf16>, %l: memref<8x4xf32>) {
+  %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.write %{{.*}}, %{{.*}} to %{{.*}} : memref<8x2x64xf32>, memref<8x2x64xf32>, <2 x 64 x bf16>
+  kvcache.write %k, %k to %c : memref<8x2x64xf32>, memref<8x2x64xf32>, !kvcache.cache<2 x 64 x bf16>
+  // CHECK: {{^ *}}kvcache.paged_attention %{{.*}} over %{{.*}} outs(%{{.*}}, %{{.*}}) : memref<8x4x64xf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xf16>, memref<8x4xf32>
+  kvcache.paged_attention %q over %c outs(%out, %l) : memref<8x4x64xf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xf16>, memref<8x4xf32>
+  return
+}
+
+// CHECK: kvcache.program @main(%{{.*}}: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>})
+kvcache.program @main(%slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
+  // CHECK: kvcache.segment @first {
+  kvcache.segment @first {
+    // CHECK: kvcache.launch @write of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 1024 args(%{{.*}} : memref<8xi64>) constants [8 : i32, 1.250000e-02 : f32] origins ["max_tokens", "k_scale"] structure [80 : i32] layer "layer0"
+    kvcache.launch @write of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 1024 args(%slots : memref<8xi64>)
+      constants [8 : i32, 1.250000e-02 : f32] origins ["max_tokens", "k_scale"] structure [80 : i32] layer "layer0"
+    // CHECK: kvcache.launch @nothing of "kvcache_nothing" grid [2, 3, 4] block [1, 1, 1] shared 0 args() constants [] origins [] structure []
+    kvcache.launch @nothing of "kvcache_nothing" grid [2, 3, 4] block [1, 1, 1] shared 0 args() constants [] origins [] structure []
+  }
+  // CHECK: kvcache.segment @second {
+  kvcache.segment @second {
+  }
+}

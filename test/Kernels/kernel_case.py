@@ -1,0 +1,210 @@
+"""Batches for the attention kernel, and attention in double precision.
+
+Shares nothing with the kernels but the ABI: pages, table and rows are built and
+read here with numpy alone.
+"""
+import numpy as np
+
+LOG2E = 1.4426950408889634
+
+
+def e4m3_values():
+    """Value of each of the 256 e4m3fn codes."""
+    c = np.arange(256)
+    e, m = c >> 3 & 15, c & 7
+    v = np.where(e == 0, m / 8 * 2.0**-6, (1 + m / 8) * 2.0 ** (e - 7.0))
+    v[(e == 15) & (m == 7)] = np.nan
+    return np.where(c >> 7 == 1, -v, v)
+
+
+def e5m2_values():
+    return (np.arange(256).astype(np.uint16) << 8).view(np.float16).astype(np.float64)
+
+
+VALUES = {0: e4m3_values(), 1: e5m2_values()}
+
+
+def bf16_bits(x):
+    """f32 to bf16 bits, round to nearest even; NaN stays NaN."""
+    b = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    r = ((b + 0x7FFF + (b >> 16 & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FC0), r)
+
+
+def to_bits(x, q_type):
+    return bf16_bits(x) if q_type == 1 else np.ascontiguousarray(x, np.float32).astype(np.float16).view(np.uint16)
+
+
+def from_bits(b, q_type):
+    b = np.ascontiguousarray(b)
+    return (b.astype(np.uint32) << 16).view(np.float32) if q_type == 1 else b.view(np.float16).astype(np.float32)
+
+
+def ulp(x, q_type):
+    """Distance of neighbours at |x| in the output type."""
+    bits, smallest = (8, -126) if q_type == 1 else (11, -14)
+    with np.errstate(divide="ignore"):
+        e = np.floor(np.log2(np.abs(x)))
+    return 2.0 ** (np.maximum(np.where(np.isfinite(e), e, smallest), smallest) - bits + 1)
+
+
+class Batch:
+    """Sequences with their cache pages; unused slots hold NaN codes.
+
+    lengths: tokens in the cache; queries: rows of each sequence.
+    """
+
+    def __init__(self, shape, lengths, queries=None, seed=0, rows=None, spare_pages=3, k_scale=0.9, v_scale=1.25,
+                 softmax_scale=None, max_pages=None):
+        rng = np.random.default_rng(seed)
+        s = self.shape = dict(shape)
+        self.layout, page, heads, dim = s["layout"], s["page_size"], s["kv_heads"], s["head_dim"]
+        self.lengths = np.array(lengths, np.int32)
+        self.queries = np.array([1] * len(lengths) if queries is None else queries, np.int32)
+        self.query_start = np.concatenate([[0], np.cumsum(self.queries)]).astype(np.int32)
+        self.total = int(self.query_start[-1])
+        self.rows = rows or self.total + 2  # capacity: two rows too many
+        needed = [-(-int(n) // page) for n in lengths]
+        self.max_pages = max_pages or max(needed + [1]) + 2
+        self.pages = sum(needed) + spare_pages
+        order, used = rng.permutation(self.pages), 0
+        garbage = [2147480000, -1, 0x7FFFFFFF, -2147483648]
+        self.table = np.array([[garbage[(i + j) % 4] for j in range(self.max_pages)] for i in range(len(lengths))],
+                              np.int32).reshape(len(lengths), self.max_pages)
+        self.table_used = np.zeros(self.table.shape, bool)
+        for i, n in enumerate(needed):
+            self.table[i, :n] = order[used:used + n]
+            self.table_used[i, :n] = True
+            used += n
+        # Codes of about normal values, as [page][token][head][dim].
+        values = VALUES[s["cache_type"]]
+        finite = np.sort(values[:128][np.isfinite(values[:128])])
+        x = np.abs(rng.standard_normal(4096))
+        codes = (np.abs(finite[None] - x[:, None]).argmin(1) | rng.integers(0, 2, 4096) << 7).astype(np.uint8)
+        size = (self.pages, page, heads, dim)
+        self.k, self.v = (codes[rng.integers(0, 4096, size)] for _ in range(2))
+        self.slot_used = np.zeros((self.pages, page), bool)
+        for i, n in enumerate(lengths):
+            t = np.arange(n)
+            self.slot_used[self.table[i, t // page], t % page] = True
+        for c in (self.k, self.v):
+            c[~self.slot_used] = np.where(np.arange(dim) % 2, 0x7F, 0xFF).astype(np.uint8)
+        self.q = rng.standard_normal((self.rows, s["q_heads"], dim)).astype(np.float32)
+        self.q[self.total:] = np.nan
+        self.k_scale, self.v_scale = np.float32(k_scale), np.float32(v_scale)
+        self.softmax_scale = dim**-0.5 if softmax_scale is None else softmax_scale
+
+    def slot(self, sequence, token):
+        page = self.shape["page_size"]
+        return self.table[sequence, token // page], token % page
+
+    def set_code(self, which, sequence, token, head, dim, code):
+        page, offset = self.slot(sequence, token)
+        (self.k if which == "k" else self.v)[page, offset, head, dim] = code
+
+    def pools(self):
+        """K and V buffers (one for packed layouts) in the layout's strides, and maps of written bytes."""
+        lay, s = self.layout, self.shape
+        page, heads, dim = s["page_size"], s["kv_heads"], s["head_dim"]
+
+        def index(strides):
+            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :dim]
+            return p * strides[0] + t * strides[1] + h * strides[2] + d
+
+        size = self.pages * lay.page_bytes
+        pools, maps = [], []
+        for _ in range(1 if lay.v_offset is not None else 2):
+            pools.append(np.full(size, 0x7F, np.uint8))
+            maps.append(np.zeros(size, np.uint8))
+        written = np.broadcast_to(self.slot_used[:, :, None, None], self.k.shape)
+        ik, iv = index(lay.k), index(lay.v) + (lay.v_offset or 0)
+        pools[0][ik], maps[0][ik] = self.k, written
+        pools[-1][iv], maps[-1][iv] = self.v, written
+        return pools, maps
+
+    def query_bits(self):
+        return to_bits(self.q, self.shape["q_type"])
+
+    def query_written(self):
+        """Rows past the last query are memory that nobody wrote."""
+        written = np.zeros((self.rows, self.shape["q_heads"] * self.shape["head_dim"] * 2), np.uint8)
+        written[:self.total] = 1
+        return written.reshape(-1)
+
+    def score_scale(self):
+        return np.float32(float(self.softmax_scale) * float(self.k_scale) * LOG2E)
+
+    def reference(self):
+        """Output, LSE and sum of |p v| of every row in float64."""
+        s = self.shape
+        page, group = s["page_size"], s["q_heads"] // s["kv_heads"]
+        values = VALUES[s["cache_type"]]
+        q = from_bits(self.query_bits(), s["q_type"]).astype(np.float64)
+        shape = (self.total, s["q_heads"])
+        out, magnitude = np.zeros(shape + (s["head_dim"],)), np.zeros(shape + (s["head_dim"],))
+        lse = np.full(shape, -np.inf)
+        with np.errstate(all="ignore"):
+            for i, n in enumerate(self.lengths):
+                t = np.arange(n)
+                pages = self.table[i, t // page]
+                k, v = (values[c[pages, t % page]] for c in (self.k, self.v))  # [token][head][dim]
+                k, v = k * float(self.k_scale), v * float(self.v_scale)
+                for j in range(self.queries[i]):
+                    row, position = self.query_start[i] + j, n - self.queries[i] + j
+                    if position < 0:
+                        continue
+                    for h in range(s["kv_heads"]):
+                        heads = slice(h * group, (h + 1) * group)
+                        x = q[row, heads] @ k[:position + 1, h].T * self.softmax_scale
+                        top = x.max(1, keepdims=True)
+                        p = np.exp(x - top)
+                        norm = p.sum(1, keepdims=True)
+                        out[row, heads] = p @ v[:position + 1, h] / norm
+                        magnitude[row, heads] = p @ np.abs(v[:position + 1, h]) / norm
+                        lse[row, heads] = (top + np.log(norm))[:, 0]
+        return out, lse, magnitude
+
+
+class Result:
+    """What a launch left behind, and its comparison with the reference."""
+
+    def __init__(self, batch, out, lse, counters):
+        self.batch, self.out, self.lse, self.counters = batch, out, lse, counters
+
+    def problems(self, has_lse=True, lse_error=1e-5):
+        """Strings that say what is wrong; none if nothing is."""
+        b, found = self.batch, []
+        q_type = b.shape["q_type"]
+        want, want_lse, magnitude = b.reference()
+        got = from_bits(self.out[:b.total], q_type).astype(np.float64)
+        nan = np.isnan(want)
+        if (np.isnan(got) != nan).any():
+            found.append(f"NaN in {np.isnan(got).sum()} outputs, expected in {nan.sum()}; first difference at "
+                         f"{tuple(np.argwhere(np.isnan(got) != nan)[0])}")
+        bound = ulp(want, q_type) + 2.0**-9 * magnitude
+        with np.errstate(invalid="ignore"):
+            error = np.where(nan | np.isnan(got), 0, np.abs(got - want))
+            ratio = np.where(nan, 0, error / bound)
+        self.worst = float(ratio.max(initial=0))
+        self.max_error = float(error.max(initial=0))
+        if self.worst > 1:
+            at = np.unravel_index(ratio.argmax(), ratio.shape)
+            found.append(f"output {tuple(map(int, at))} is {got[at]}, expected {want[at]}: {ratio[at]:.2f} times the bound")
+        if has_lse:
+            got_lse = self.lse[:b.total].astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                error = np.where(got_lse == want_lse, 0, np.abs(got_lse - want_lse)) / np.maximum(1, np.abs(want_lse))
+            error = np.where(np.isnan(want_lse) & np.isnan(got_lse), 0, error)
+            error = np.where(np.isnan(error), np.inf, error)
+            self.lse_worst = float(error.max(initial=0))
+            if self.lse_worst > lse_error:
+                at = np.unravel_index(error.argmax(), error.shape)
+                found.append(f"LSE {tuple(map(int, at))} is {got_lse[at]}, expected {want_lse[at]}")
+        if (self.out[b.total:] != SENTINEL).any() or (self.lse[b.total:].view(np.uint32) != SENTINEL32).any():
+            found.append("a row past query_start[max_sequences] was written")
+        if self.counters.any():
+            found.append(f"counters are not zero again: {np.flatnonzero(self.counters)[:4]}")
+        return found
+
+
+SENTINEL, SENTINEL32 = np.uint16(0x7FA5), np.uint32(0x7FA5A5A5)  # NaN in every type

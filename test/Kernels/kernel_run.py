@@ -1,0 +1,170 @@
+"""Launches kernel instances on the PTX machine."""
+import argparse
+import os
+import sys
+import time
+
+import numpy as np
+
+from kernel_build import Builder
+from kernel_case import SENTINEL, SENTINEL32, Result
+from kernel_machine import Device
+
+KERNELS_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "kernels")
+
+
+class Attention:
+    """Compiled attention instances on a device.
+
+    add() collects instances; they are compiled together, one module per
+    architecture, when the first of them runs.
+    """
+
+    def __init__(self, builder, device):
+        self.builder, self.device = builder, device
+        self.instances, self.pending, self.modules = {}, {}, {}
+
+    def add(self, **values):
+        key = tuple(sorted((k, v.name if hasattr(v, "page_bytes") else v) for k, v in values.items()))
+        if key not in self.instances:
+            name = f"attention_{len(self.instances)}"
+            kernel, full = self.builder.attention(name, **values)
+            self.instances[key] = (name, dict(full, layout=values["layout"]))
+            self.pending.setdefault(values["arch"], []).append(kernel)
+        return self.instances[key]
+
+    def compile(self):
+        for arch, kernels in self.pending.items():
+            for n in range(0, len(kernels), 8):  # a batch saves process starts
+                part = kernels[n:n + 8]
+                module = self.device.module(self.builder.ptx(part, arch))
+                self.modules.update((name, module) for name, _ in part)
+        self.pending = {}
+
+    def workspace(self, instance, rows):
+        _, v = instance
+        g = self.builder.geometry
+        floats = g.partials(rows, v["q_heads"], v["kv_heads"], v["head_dim"], v["num_splits"]) // 4
+        words = g.counters(rows, v["q_heads"], v["kv_heads"], v["num_splits"]) // 4
+        return np.full(max(floats, 4), np.nan, np.float32), np.zeros(max(words, 1), np.uint32)
+
+    def run(self, instance, batch, launches=1, late=False, quantum=0, pools=None, offsets=(0, 0)):
+        """Result of the last of `launches` launches, and findings of all. `pools`: buffers and maps instead of the batch's."""
+        self.compile()
+        name, v = instance
+        d, g, rows = self.device, self.builder.geometry, batch.rows
+        group = v["q_heads"] // v["kv_heads"]
+        partials, counters = self.workspace(instance, rows)
+        q = np.ascontiguousarray(batch.query_bits())
+        buffers, maps = pools or batch.pools()
+        findings, outputs = [], []
+        for _ in range(launches):
+            d.clear()
+            out = np.full(q.shape, SENTINEL, np.uint16)
+            lse = np.full(q.shape[:2], SENTINEL32, np.uint32).view(np.float32)
+            k = d.buffer(buffers[0], "k_pages", maps[0] if maps else None)
+            if len(buffers) > 1:
+                vv = d.buffer(buffers[1], "v_pages", maps[1] if maps else None)
+            else:
+                vv = k + batch.layout.v_offset
+            split = v["num_splits"] > 1
+            pointers = [d.buffer(q, "q", batch.query_written()), k + offsets[0], vv + offsets[1],
+                        d.buffer(batch.table, "page_table", np.repeat(batch.table_used.reshape(-1), 4).astype(np.uint8)),
+                        d.buffer(batch.lengths, "lengths"), d.buffer(batch.query_start, "query_start"),
+                        d.buffer(out, "out", writable=True),
+                        d.buffer(lse, "lse", writable=True) if v["has_lse"] else 0,
+                        d.buffer(partials, "partials", np.zeros(partials.nbytes, np.uint8), writable=True) if split else 0,
+                        d.buffer(counters, "counters", writable=True) if split else 0]
+            arguments = [np.uint64(p) for p in pointers]
+            arguments += [batch.score_scale(), batch.v_scale, np.int32(rows), np.int32(len(batch.lengths)),
+                          np.int32(batch.max_pages)]
+            grid = (g.grid_x(v["q_heads"], v["kv_heads"]), rows, v["num_splits"])
+            shared = g.shared(v["head_dim"], group, v["tile"], v["stages"])
+            findings += d.launch(self.modules[name], name, grid, shared, arguments, late=late, quantum=quantum)
+            outputs.append((out.copy(), lse.copy()))
+        for out, lse in outputs[1:]:
+            if (out != outputs[0][0]).any() or (lse.view(np.uint32) != outputs[0][1].view(np.uint32)).any():
+                findings.append("two launches differ")
+        return Result(batch, *outputs[-1], counters), findings
+
+
+class Write:
+    """Compiled write instances on a device."""
+
+    def __init__(self, builder, device):
+        self.builder, self.device, self.modules = builder, device, {}
+
+    def add(self, instances):
+        """`instances`: {name: values} of one architecture, compiled as one module."""
+        built = {name: self.builder.write(name, **values) for name, values in instances.items()}
+        (arch,) = {values["arch"] for values in instances.values()}
+        module = self.device.module(self.builder.ptx([kernel for kernel, _ in built.values()], arch))
+        self.modules.update((name, (module, dict(full, layout=instances[name]["layout"]))) for name, (_, full) in built.items())
+
+    def run(self, name, k, v, slots, pages, scales, max_tokens=None, fill=0xAA, num_slots=None):
+        """k, v: u16 bits [token][head][dim]. Returns the pools and findings. Rows past max_tokens do not exist."""
+        module, values = self.modules[name]
+        d, lay = self.device, values["layout"]
+        d.clear()
+        pools = [np.full(pages * lay.page_bytes, fill, np.uint8) for _ in range(1 if lay.v_offset is not None else 2)]
+        at = [d.buffer(p, f"pages{n}", writable=True) for n, p in enumerate(pools)]
+        rows = max_tokens or len(slots)
+        pointers = [d.buffer(np.ascontiguousarray(k), "k"), d.buffer(np.ascontiguousarray(v), "v"), at[0],
+                    at[1] if len(at) > 1 else at[0] + lay.v_offset, d.buffer(np.ascontiguousarray(slots, np.int64), "slots")]
+        arguments = [np.uint64(p) for p in pointers]
+        arguments += [np.float32(scales[0]), np.float32(scales[1]), np.int32(rows),
+                      np.int64(pages * values["page_size"] if num_slots is None else num_slots)]
+        grid = (self.builder.geometry.write_grid(rows, values["kv_heads"], values["head_dim"]), 1, 1)
+        return pools, d.launch(module, name, grid, 0, arguments)
+
+
+class Suite:
+    """A test file: options, checks, and the last line that lit's reader wants to see."""
+
+    def __init__(self, description):
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--machine", required=True, help="libkvcache_ptx.so")
+        parser.add_argument("--library", required=True, help="kvcache_kernels.bc")
+        parser.add_argument("--llvm", required=True, help="folder of the LLVM 22 tools")
+        parser.add_argument("--work", required=True, help="folder for PTX")
+        parser.add_argument("--verbose", action="store_true")
+        self.options = o = parser.parse_args()
+        os.environ["KVCACHE_LLVM_BIN"] = o.llvm
+        self.builder = Builder(o.library, KERNELS_DIR, o.work)
+        self.device = Device(o.machine)
+        self.attention = Attention(self.builder, self.device)
+        self.write = Write(self.builder, self.device)
+        self.passed = self.failed = 0
+        self.start = time.time()
+
+    def check(self, name, problems):
+        if problems:
+            self.failed += 1
+            print(f"FAIL {name}")
+            for p in list(problems)[:8]:
+                print(f"    {p}")
+        else:
+            self.passed += 1
+            if self.options.verbose:
+                print(f"pass {name}")
+
+    def attend(self, name, instance, batch, **options):
+        """Runs a batch and compares it with the reference."""
+        lse_error = options.pop("lse_error", 1e-5)
+        result, findings = self.attention.run(instance, batch, **options)
+        problems = result.problems(bool(instance[1]["has_lse"]), lse_error) + findings
+        self.check(f"{name} {describe(instance)}", problems)
+        return result
+
+    def finish(self):
+        print(f"{self.passed} passed, {self.failed} failed")
+        if self.options.verbose:
+            print(f"{time.time() - self.start:.1f} s, {self.device.instructions} warp instructions", file=sys.stderr)
+        sys.exit(1 if self.failed or not self.passed else 0)
+
+
+def describe(instance):
+    v = instance[1]
+    return (f"sm_{v['arch']} {'bf16' if v['q_type'] else 'f16'} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
+            f"page {v['page_size']} {v['layout'].name} tile {v['tile']}x{v['stages']} u{v['unroll']} "
+            f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']}")

@@ -1,0 +1,114 @@
+# REQUIRES: ptxas, nvdisasm
+# RUN: %python %s --library=%kernels_bc --llvm=%llvm_bin --work=%t
+
+"""Budgets of the attention kernel in SASS: issue slots per KV byte, bytes in flight, no spill, no local memory.
+
+Prints the table of docs/performance.md with --table.
+"""
+import argparse
+import os
+import sys
+
+from kernel_build import Builder, Layout, cubin
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "utils"))
+import sass_counts  # noqa: E402
+
+SLOTS = {90: 0.04, 80: 0.08}
+IN_FLIGHT = {90: 64 << 10, 80: 64 << 10, 89: 32 << 10, 120: 32 << 10}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--llvm", required=True)
+    parser.add_argument("--work", required=True)
+    parser.add_argument("--table", action="store_true", help="print a Markdown table")
+    options = parser.parse_args()
+    os.environ["KVCACHE_LLVM_BIN"] = options.llvm
+    builder = Builder(options.library, os.path.join(HERE, "..", "..", "kernels"), options.work)
+    g = builder.geometry
+
+    # The shape with a budget, bf16 Q, D 128, group 8: pages and layouts. Then
+    # other structures, for registers and spills.
+    cases = []
+    for arch in (90, 80):
+        for page in (16, 64):
+            for layout in ("nhd", "hnd", "packed", "packed_head"):
+                cases.append((arch, True, 64, 8, 128, page, layout, 1, {}))
+        for heads, kv_heads, dim in ((32, 8, 128), (8, 8, 128), (64, 4, 128), (28, 4, 64), (96, 8, 64), (64, 64, 128)):
+            cases.append((arch, False, heads, kv_heads, dim, 32, "nhd", 0, {}))
+        cases.append((arch, False, 64, 8, 128, 128, "nhd", 1, {}))
+        cases.append((arch, False, 64, 8, 128, 64, "nhd", 1, dict(tile=16, stages=4, unroll=4)))
+        cases.append((arch, False, 48, 3, 128, 64, "nhd", 1, dict(tile=32, stages=3, unroll=3, min_ctas=1)))
+    for arch in (89, 120):
+        cases.append((arch, False, 64, 8, 128, 64, "nhd", 1, {}))
+        cases.append((arch, False, 64, 8, 64, 64, "nhd", 1, {}))
+
+    failed = passed = 0
+    rows = []
+    for arch in (90, 80, 89, 120):
+        kernels, values = [], []
+        for case in (c for c in cases if c[0] == arch):
+            _, budget, heads, kv_heads, dim, page, layout, q_type, more = case
+            kernel, full = builder.attention(
+                f"k{len(kernels)}", arch=arch, q_type=q_type, q_heads=heads, kv_heads=kv_heads, head_dim=dim,
+                page_size=page, num_splits=4, layout=Layout(layout, page, kv_heads, dim), **more)
+            kernels.append(kernel)
+            values.append((budget, not more, layout, full))
+        if arch in (90, 80):
+            kernels.append(builder.write("w", arch=arch, in_type=1, kv_heads=8, head_dim=128, page_size=16,
+                                         layout=Layout("nhd", 16, 8, 128), k_scale_is_pow2=0, v_scale_is_pow2=1)[0])
+        path = os.path.join(options.work, f"budget{arch}.cubin")
+        ptxas = cubin(builder.ptx(kernels, arch), arch, path)
+        entries = {e["kernel"]: e for e in sass_counts.report(path)}
+        for name, _ in kernels:
+            e, problems = entries[name], []
+            text = f"sm_{arch} {name}"
+            for what in ("stack", "local", "spill_loads", "spill_stores"):
+                if e[what]:
+                    problems.append(f"{what} {e[what]}")
+            problems += [f"ptxas: {k} {ptxas[name][k]}" for k in ("stack", "spill_stores", "spill_loads") if ptxas[name][k]]
+            if name != "w":
+                budget, defaults, layout, v = values[int(name[1:])]
+                group = v["q_heads"] // v["kv_heads"]
+                shared = g.shared(v["head_dim"], group, v["tile"], v["stages"])
+                ctas = sass_counts.ctas_per_sm(arch, e["registers"], shared)
+                loop = e["loop"]
+                iterations = loop["kv_bytes"] / g.per_iteration(v["head_dim"], v["tile"])
+                flight = (v["stages"] - 1) * g.per_iteration(v["head_dim"], v["tile"]) * 4 * ctas
+                waits = e["outstanding_groups"]
+                text = (f"sm_{arch} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} page {v['page_size']} {layout} "
+                        f"tile {v['tile']}x{v['stages']}")
+                if iterations != v["unroll"]:
+                    problems.append(f"main loop copies {loop['kv_bytes']} bytes, expected {v['unroll']} iterations")
+                if waits != v["stages"] - 1:
+                    problems.append(f"{waits} groups in flight at the wait, expected {v['stages'] - 1}")
+                if budget and loop["slots_per_byte"] > SLOTS[arch]:
+                    problems.append(f"{loop['slots_per_byte']:.4f} slots per KV byte, budget {SLOTS[arch]}")
+                if defaults and flight < IN_FLIGHT[arch]:
+                    problems.append(f"{flight} bytes in flight, budget {IN_FLIGHT[arch]}")
+                if ctas < 1:
+                    problems.append("does not fit on a multiprocessor")
+                rows.append((arch, f"{v['q_heads']}/{v['kv_heads']}", v["head_dim"], "bf16" if v["q_type"] else "f16",
+                             v["page_size"], layout, f"{v['tile']} x {v['stages']}", loop["instructions"] // v["unroll"],
+                             f"{loop['slots_per_byte']:.4f}", e["registers"], shared, ctas, flight >> 10))
+            if problems:
+                failed += 1
+                print(f"FAIL {text}")
+                for p in problems:
+                    print(f"    {p}")
+            else:
+                passed += 1
+    if options.table:
+        print("| arch | heads | D | Q | page | layout | tile x stages | slots/tile | slots per KV byte | registers | shared B | CTAs/SM | KiB in flight |")
+        print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+        for r in rows:
+            print("| sm_" + " | ".join(map(str, r)) + " |")
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()

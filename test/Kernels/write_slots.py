@@ -1,0 +1,62 @@
+# RUN: %python %s --machine=%ptx_lib --library=%kernels_bc --llvm=%llvm_bin --work=%t
+
+"""Rows land in their slots, in every layout, and nowhere else; negative and too large slots are ignored."""
+import ml_dtypes
+import numpy as np
+
+from kernel_build import Layout
+from kernel_case import bf16_bits
+from kernel_run import Suite
+
+
+def expected(k, v, slots, pages, values, scales, fill, num_slots):
+    """The pools after the write, with numpy."""
+    lay, page = values["layout"], values["page_size"]
+    pools = [np.full(pages * lay.page_bytes, fill, np.uint8) for _ in range(1 if lay.v_offset is not None else 2)]
+    for data, pool, strides, base, scale in ((k, pools[0], lay.k, 0, scales[0]), (v, pools[-1], lay.v, lay.v_offset or 0, scales[1])):
+        x = (data.astype(np.uint32) << 16).view(np.float32) / np.float32(scale)
+        code = np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+        for t, slot in enumerate(slots):
+            if 0 <= slot < num_slots:
+                for h in range(values["kv_heads"]):
+                    at = base + slot // page * strides[0] + slot % page * strides[1] + h * strides[2]
+                    pool[at:at + values["head_dim"]] = code[t, h]
+    return pools
+
+
+def main():
+    suite = Suite(__doc__)
+    rng = np.random.default_rng(3)
+    for arch in (90, 80):
+        instances = {}
+        for layout in ("nhd", "hnd", "packed", "packed_head", "mixed"):
+            for heads, dim, page in ((1, 64, 16), (3, 64, 32), (8, 128, 64), (20, 128, 16), (5, 64, 128)):
+                instances[f"write_{arch}_{layout}_{heads}_{dim}_{page}"] = dict(
+                    arch=arch, in_type=1, kv_heads=heads, head_dim=dim, page_size=page, k_scale_is_pow2=0,
+                    v_scale_is_pow2=0, layout=Layout(layout, page, heads, dim))
+        suite.write.add(instances)
+        for name, values in instances.items():
+            heads, dim, page, pages, tokens = values["kv_heads"], values["head_dim"], values["page_size"], 3, 21
+            slots = rng.permutation(pages * page)[:tokens].astype(np.int64)
+            slots[[2, 9]] = -1
+            slots[5], slots[11], slots[12] = pages * page, 1 << 40, -(1 << 62)
+            k, v = (bf16_bits(rng.standard_normal((tokens, heads, dim)) * 8) for _ in range(2))
+            for fill in (0x00, 0xAA):
+                pools, findings = suite.write.run(name, k, v, slots, pages, (0.05, 0.3), fill=fill)
+                want = expected(k, v, slots, pages, values, (0.05, 0.3), fill, pages * page)
+                problems = findings + [f"pool {n} differs at byte {np.flatnonzero(a != b)[0]}"
+                                       for n, (a, b) in enumerate(zip(pools, want)) if (a != b).any()]
+                suite.check(f"{name} fill {fill:#x}", problems)
+        # num_slots below the pool: the bound is the argument.
+        name, values = next(iter(instances.items()))
+        k, v = (bf16_bits(rng.standard_normal((4, 1, 64))) for _ in range(2))
+        pools, findings = suite.write.run(name, k, v, [3, 4, 5, 6], 2, (1, 1), num_slots=5)
+        want = expected(k, v, [3, 4, 5, 6], 2, values, (1, 1), 0xAA, 5)
+        suite.check("slots at or past num_slots", findings + ["pool differs"] * any((a != b).any() for a, b in zip(pools, want)))
+        # No token at all still is one CTA.
+        suite.check("every slot negative", suite.write.run(name, k, v, [-1] * 4, 1, (1, 1))[1])
+    suite.finish()
+
+
+if __name__ == "__main__":
+    main()

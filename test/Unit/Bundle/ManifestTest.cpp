@@ -1,0 +1,420 @@
+//===- ManifestTest.cpp - Writing, reading and refusing manifests ---------===//
+
+#include "TestBundle.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+using namespace kvcache;
+
+namespace {
+
+Manifest sample(bool packed = false) {
+  return test::makeBundle("// ptx\n", packed).manifest;
+}
+
+/// The message with which the text is refused, or "accepted".
+std::string refusal(const std::string &text) {
+  Expected<Manifest> manifest = parseManifest(text);
+  return manifest ? "accepted" : manifest.message();
+}
+
+/// The sample's text with the first `from` after `anchor` replaced by `to`.
+std::string edited(const std::string &anchor, const std::string &from,
+                   const std::string &to) {
+  std::string text = writeManifest(sample());
+  size_t start = text.find(anchor);
+  EXPECT_NE(start, std::string::npos) << anchor;
+  size_t at = text.find(from, start == std::string::npos ? 0 : start);
+  EXPECT_NE(at, std::string::npos) << from;
+  if (at != std::string::npos)
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+void expectRefused(const std::string &text, const std::string &message) {
+  EXPECT_NE(refusal(text).find(message), std::string::npos)
+      << "expected: " << message << "\nfound:    " << refusal(text);
+}
+
+TEST(ManifestTest, RoundTripGivesTheSameBytes) {
+  for (bool packed : {false, true}) {
+    std::string text = writeManifest(sample(packed));
+    Expected<Manifest> manifest = parseManifest(text);
+    ASSERT_TRUE(bool(manifest)) << manifest.message();
+    EXPECT_EQ(writeManifest(*manifest), text);
+    EXPECT_EQ(text.back(), '\n');
+  }
+}
+
+TEST(ManifestTest, KeepsBitsAndProvenance) {
+  Expected<Manifest> manifest = parseManifest(writeManifest(sample()));
+  ASSERT_TRUE(bool(manifest)) << manifest.message();
+  const Layer *layer = manifest->findLayer("layer1");
+  ASSERT_NE(layer, nullptr);
+  EXPECT_EQ(layer->kScale.value.value(), test::kScale(1));
+  EXPECT_EQ(layer->kScale.provenance, Provenance::Checkpoint);
+  EXPECT_EQ(layer->kScale.key, "model.layers.1.self_attn.k_proj.k_scale");
+  EXPECT_EQ(layer->vScale.provenance, Provenance::Override);
+  const Target *target = manifest->findTarget("sm_90");
+  ASSERT_NE(target, nullptr);
+  EXPECT_EQ(target->launches[1].arguments[10].from,
+            "softmax_scale * k_scale * log2(e)");
+  EXPECT_EQ(target->kernels[1].report->registers, 40);
+  EXPECT_EQ(std::get<int64_t>(manifest->options.at("page-size")), 16);
+}
+
+TEST(ManifestTest, EveryScaleSurvivesAsDecimal) {
+  Manifest manifest = sample();
+  // 1e-45 is the smallest subnormal; 0x3C498B5A a value whose shortest decimal
+  // has nine digits.
+  for (uint32_t bits : {0x00000001u, 0x3C498B5Au, 0x7F7FFFFFu, 0x3F800001u}) {
+    Layer &layer = manifest.layers[0];
+    layer.kScale.value.bits = bits;
+    layer.compatibility = cacheCompatibility(layer);
+    Expected<Manifest> back = parseManifest(writeManifest(manifest));
+    ASSERT_TRUE(bool(back)) << back.message();
+    EXPECT_EQ(back->layers[0].kScale.value.bits, bits);
+  }
+}
+
+TEST(ManifestTest, RefusesWhatIsNoManifest) {
+  EXPECT_NE(refusal(""), "accepted");
+  EXPECT_NE(refusal("[]"), "accepted");
+  EXPECT_NE(refusal("{\"format\": \"kvcache-bundle\""), "accepted");
+  expectRefused("{}", "manifest.json: member \"format\" is missing");
+  expectRefused("{\"format\": \"zip\"}",
+                "format: expected \"kvcache-bundle\", found \"zip\"");
+}
+
+TEST(ManifestTest, RefusesAFutureVersionByName) {
+  // Its members may be unknown here: the version is what is reported.
+  expectRefused("{\"format\": \"kvcache-bundle\", \"version\": 7, \"new\": 1}",
+                "manifest.json: version: expected version 1, found 7: the "
+                "bundle was written by a newer kvcache");
+  expectRefused("{\"format\": \"kvcache-bundle\", \"version\": 0}",
+                "version: expected an integer from 1");
+}
+
+TEST(ManifestTest, EveryCutIsRefused) {
+  std::string text = writeManifest(sample());
+  for (size_t size = 0; size + 2 < text.size(); size += 13)
+    EXPECT_NE(refusal(text.substr(0, size)), "accepted") << size;
+}
+
+TEST(ManifestTest, EveryMissingMemberIsNamed) {
+  std::string text = writeManifest(sample());
+  for (const char *name :
+       {"version", "producer", "options", "capacities", "layers", "buffers",
+        "programs", "targets", "softmax_scale", "compatibility", "role",
+        "strides", "access", "stable_address", "chip", "sha256", "grid",
+        "arguments", "host", "function", "structure"}) {
+    std::string cut = text;
+    std::string key = "\"" + std::string(name) + "\":";
+    size_t at = cut.find(key);
+    ASSERT_NE(at, std::string::npos) << name;
+    cut.replace(at + 1, std::string(name).size(), "renamed");
+    expectRefused(cut, "member \"" + std::string(name) + "\" is missing");
+  }
+}
+
+TEST(ManifestTest, RefusesUnknownAndRepeatedMembers) {
+  expectRefused(edited("", "\"producer\"", "\"colour\": 1, \"producer\""),
+                "unknown member \"colour\"; expected one of format, version");
+  EXPECT_NE(
+      refusal(edited("", "\"producer\"", "\"version\": 1, \"producer\"")),
+      "accepted");
+  expectRefused(edited("\"launches\"", "\"op\"", "\"hat\": [], \"op\""),
+                "targets[0].launches[0]: unknown member \"hat\"");
+}
+
+TEST(ManifestTest, RefusesWrongTypesWithTheirPath) {
+  expectRefused(edited("\"capacities\"", "\"max_tokens\": 8",
+                       "\"max_tokens\": \"8\""),
+                "capacities.max_tokens: expected an integer from 1 to "
+                "2147483647, found \"8\"");
+  expectRefused(edited("\"capacities\"", "\"max_tokens\": 8",
+                       "\"max_tokens\": 8.5"),
+                "capacities.max_tokens: expected an integer");
+  expectRefused(edited("\"stable_address\"", "false", "0"),
+                "buffers[0].stable_address: expected true or false, found 0");
+  expectRefused(edited("\"grid\"", "[8, 1, 1]", "[8, 1]"),
+                "targets[0].launches[0].grid: expected three integers");
+  expectRefused(edited("\"grid\"", "[8, 1, 1]", "8"),
+                "targets[0].launches[0].grid: expected an array, found 8");
+  expectRefused(edited("\"layers\"", "\"query_heads\": 4",
+                       "\"query_heads\": 18446744073709551615"),
+                "layers[0].query_heads: expected an integer");
+  expectRefused(edited("\"buffers\": [\n", "\"bf16\"", "\"f64\""),
+                "expected bf16, f16, f32");
+}
+
+TEST(ManifestTest, RefusesBitsThatDisagreeWithTheValue) {
+  expectRefused(edited("\"softmax_scale\"", "0x3E000000", "0x3E000001"),
+                "layers[0].softmax_scale.bits: expected the bits of");
+  expectRefused(edited("\"softmax_scale\"", "0x3E000000", "3E000000"),
+                "expected \"0x\" and eight hex digits");
+}
+
+//===----------------------------------------------------------------------===//
+// What must hold across members: each edit of a good manifest is refused.
+//===----------------------------------------------------------------------===//
+
+struct HostileCase {
+  const char *what;
+  std::function<void(Manifest &)> edit;
+  const char *message;
+};
+
+Buffer &bufferNamed(Manifest &manifest, const std::string &name) {
+  for (Buffer &buffer : manifest.buffers)
+    if (buffer.name == name)
+      return buffer;
+  ADD_FAILURE() << name;
+  return manifest.buffers.front();
+}
+
+const HostileCase hostileCases[] = {
+    {"absolute path",
+     [](Manifest &m) { m.targets[0].ptx.file = "/etc/passwd"; },
+     "targets[0].ptx.file: expected a path inside the bundle"},
+    {"parent path",
+     [](Manifest &m) { m.targets[0].ptx.file = "code/../../x.ptx"; },
+     "targets[0].ptx.file: expected a path inside the bundle"},
+    {"the manifest as code",
+     [](Manifest &m) { m.targets[0].ptx.file = "manifest.json"; },
+     "targets[0].ptx.file: expected a path inside the bundle"},
+    {"short digest", [](Manifest &m) { m.targets[0].ptx.sha256 = "abc"; },
+     "targets[0].ptx.sha256: expected 64 lower-case hex digits"},
+    {"no targets", [](Manifest &m) { m.targets.clear(); },
+     "targets: expected at least one"},
+    {"two targets of one chip",
+     [](Manifest &m) { m.targets.push_back(m.targets[0]); },
+     "targets[1].chip: \"sm_90\" is used twice"},
+    {"odd chip", [](Manifest &m) { m.targets[0].chip = "gfx90"; },
+     "targets[0].chip: expected a chip such as sm_90, found \"gfx90\""},
+    {"negative capacity", [](Manifest &m) { m.capacities.numPages = -7; },
+     "capacities.num_pages: expected an integer from 1"},
+    {"buffer name twice",
+     [](Manifest &m) { m.buffers[1].name = m.buffers[0].name; },
+     "buffers[1].name: \"page_table\" is used twice"},
+    {"overflowing shape",
+     [](Manifest &m) {
+       Buffer &buffer = bufferNamed(m, "layer0.query");
+       buffer.shape = {8, INT64_MAX / 2, 64};
+       buffer.strides = {INT64_MAX / 4, 64, 1};
+     },
+     "is more than 70368744177664 bytes"},
+    {"overflowing capacity buffer",
+     [](Manifest &m) { bufferNamed(m, "layer0.key").bytes = 1ull << 62; },
+     "bytes: expected at most 70368744177664, found 4611686018427387904"},
+    {"buffer smaller than its shape",
+     [](Manifest &m) { bufferNamed(m, "layer0.query").bytes -= 2; },
+     "expected at least 4096 for shape and strides, found 4094"},
+    {"missing stride",
+     [](Manifest &m) { bufferNamed(m, "layer0.query").strides.pop_back(); },
+     "strides: expected 3 strides, one per dimension of shape, found 2"},
+    {"zero stride",
+     [](Manifest &m) { bufferNamed(m, "layer0.query").strides[1] = 0; },
+     "strides[1]: expected a positive number, found 0"},
+    {"dynamic dim out of range",
+     [](Manifest &m) { bufferNamed(m, "layer0.query").dynamicDims = {3}; },
+     "dynamic_dims[0]: expected ascending dimensions below 3, found 3"},
+    {"page table of another size",
+     [](Manifest &m) {
+       Buffer &table = bufferNamed(m, "page_table");
+       table.shape = {2, 1};
+       table.strides = {1, 1};
+     },
+     "shape: expected [2, 2] by the capacities, found [2, 1]"},
+    {"lengths of i64",
+     [](Manifest &m) {
+       Buffer &lengths = bufferNamed(m, "lengths");
+       lengths.elementType = ElementType::I64;
+       lengths.bytes = 16;
+     },
+     "element_type: expected i32 for role lengths, found i64"},
+    {"workspace of the caller",
+     [](Manifest &m) {
+       bufferNamed(m, "workspace.counters").owner = BufferOwner::Caller;
+     },
+     "owner: expected runtime for a workspace, found caller"},
+    {"layer with heads that do not divide",
+     [](Manifest &m) { m.layers[0].kvHeads = 3; },
+     "layers[0].query_heads: expected a multiple of kv_heads (3), found 4"},
+    {"page size not a power of two",
+     [](Manifest &m) { m.layers[0].pageSize = 12; },
+     "layers[0].page_size: expected a power of two, found 12"},
+    {"zero scale", [](Manifest &m) { m.layers[0].kScale.value.bits = 0; },
+     "layers[0].scales.k: expected a positive finite value"},
+    {"scale changed under its digest",
+     [](Manifest &m) {
+       m.layers[0].kScale.value = ScalarF32::of(test::kScale(0) * 1.05f);
+     },
+     "layers[0].compatibility: expected "},
+    {"layer without a buffer",
+     [](Manifest &m) { m.layers[0].buffers.query = "nothing"; },
+     "layers[0].buffers.query: no buffer is named \"nothing\""},
+    {"layer's buffer of another role",
+     [](Manifest &m) { m.layers[0].buffers.query = "lengths"; },
+     "layers[0].buffers.query: \"lengths\" has role lengths"},
+    {"layer's buffer of another shape",
+     [](Manifest &m) { m.layers[0].buffers.query = "layer0.key"; },
+     "has shape [8, 2, 64], expected [8, 4, 64]"},
+    {"key without value",
+     [](Manifest &m) { m.layers[0].buffers.value.clear(); },
+     "layers[0].buffers.value: expected key and value together"},
+    {"grid beyond CUDA's limit",
+     [](Manifest &m) { m.targets[0].launches[1].grid[1] = 65536; },
+     "targets[0].launches[1].grid[1]: expected an integer from 1 to 65535, "
+     "found 65536"},
+    {"absurd number of blocks",
+     [](Manifest &m) { m.targets[0].launches[1].grid = {1 << 30, 1, 1}; },
+     "targets[0].launches[1].grid: expected at most 67108864 blocks"},
+    {"too many threads",
+     [](Manifest &m) { m.targets[0].launches[0].block = {1024, 2, 1}; },
+     "targets[0].launches[0].block: expected at most 1024 threads, found 2048"},
+    {"too much shared memory",
+     [](Manifest &m) { m.targets[0].launches[0].sharedBytes = 232449; },
+     "targets[0].launches[0].shared_bytes: expected an integer from 0 to "
+     "232448, found 232449"},
+    {"launch of another program",
+     [](Manifest &m) { m.targets[0].launches[0].program = "prefill"; },
+     "targets[0].launches[0].program: no program is named \"prefill\""},
+    {"launch in another segment",
+     [](Manifest &m) { m.targets[0].launches[0].segment = "layer9"; },
+     "targets[0].launches[0].segment: program \"main\" has no segment "
+     "\"layer9\""},
+    {"launch of an unknown kernel",
+     [](Manifest &m) { m.targets[0].launches[0].kernel = "k"; },
+     "targets[0].launches[0].kernel: target sm_90 has no kernel \"k\""},
+    {"launch of an unknown layer",
+     [](Manifest &m) { m.targets[0].launches[0].layer = "layer7"; },
+     "targets[0].launches[0].layer: no layer has the id \"layer7\""},
+    {"launch with an unknown buffer",
+     [](Manifest &m) { m.targets[0].launches[0].arguments[2].buffer = "x"; },
+     "targets[0].launches[0].arguments[2].name: no buffer is named \"x\""},
+    {"NaN constant",
+     [](Manifest &m) {
+       m.targets[0].launches[0].arguments[5].f32.bits = 0x7FC00000;
+     },
+     "targets[0].launches[0].arguments[5].bits: expected a number, found NaN"},
+    {"segment that nothing launches",
+     [](Manifest &m) { m.targets[0].launches.resize(2); },
+     "targets[0].launches: expected a launch for segment \"layer1\" of program "
+     "\"main\", found none"},
+    {"segment over a workspace",
+     [](Manifest &m) {
+       m.programs[0].segments[0].arguments[0] = "workspace.partials";
+     },
+     "programs[0].segments[0].arguments[0]: \"workspace.partials\" is a "
+     "workspace"},
+    {"host code outside",
+     [](Manifest &m) {
+       HostCode host;
+       host.file.file = "../host.mlir";
+       m.programs[0].host = host;
+     },
+     "programs[0].host.file: expected a path inside the bundle"},
+};
+
+TEST(ManifestTest, EachHostileManifestIsRefusedByWriterAndReader) {
+  for (const HostileCase &hostile : hostileCases) {
+    Manifest manifest = sample();
+    hostile.edit(manifest);
+    Error error = validateManifest(manifest);
+    ASSERT_TRUE(bool(error)) << hostile.what;
+    EXPECT_NE(error.message().find(hostile.message), std::string::npos)
+        << hostile.what << "\nexpected: " << hostile.message
+        << "\nfound:    " << error.message();
+    EXPECT_NE(refusal(writeManifest(manifest)), "accepted") << hostile.what;
+  }
+}
+
+const HostileCase hostileViews[] = {
+    {"view past its buffer",
+     [](Manifest &m) {
+       bufferNamed(m, "layer0.v_cache").offsetIn->offset = 4096;
+     },
+     "offset_in.bytes: expected the view's 26624 bytes to end within the 28672 "
+     "bytes of \"layer0.kv_cache\", found offset 4096"},
+    {"view with an offset that overflows",
+     [](Manifest &m) {
+       bufferNamed(m, "layer0.v_cache").offsetIn->offset = INT64_MAX;
+     },
+     "offset_in.bytes: expected the view's"},
+    {"view of nothing",
+     [](Manifest &m) {
+       bufferNamed(m, "layer0.v_cache").offsetIn->buffer = "nothing";
+     },
+     "offset_in.buffer: no buffer is named \"nothing\""},
+    {"view of a view",
+     [](Manifest &m) {
+       bufferNamed(m, "layer0.v_cache").offsetIn->buffer = "layer0.k_cache";
+     },
+     "offset_in.buffer: expected a buffer with memory of its own"},
+    {"view of itself",
+     [](Manifest &m) {
+       bufferNamed(m, "layer0.v_cache").offsetIn->buffer = "layer0.v_cache";
+     },
+     "offset_in.buffer: expected a buffer with memory of its own"},
+    {"view of an activation",
+     [](Manifest &m) {
+       bufferNamed(m, "layer0.v_cache").offsetIn->buffer = "layer0.query";
+     },
+     "offset_in.buffer: expected a buffer of role cache, found activation"},
+    {"view of another size",
+     [](Manifest &m) { bufferNamed(m, "layer0.v_cache").bytes = 64; },
+     "bytes: expected 26624 by shape and strides, found 64"},
+};
+
+TEST(ManifestTest, EachHostileViewIsRefused) {
+  for (const HostileCase &hostile : hostileViews) {
+    Manifest manifest = sample(/*packed=*/true);
+    hostile.edit(manifest);
+    Error error = validateManifest(manifest);
+    ASSERT_TRUE(bool(error)) << hostile.what;
+    EXPECT_NE(error.message().find(hostile.message), std::string::npos)
+        << hostile.what << "\nexpected: " << hostile.message
+        << "\nfound:    " << error.message();
+  }
+}
+
+TEST(ManifestTest, CompatibilityFollowsEveryFact) {
+  Layer layer = sample().layers[0];
+  std::string digest = cacheCompatibility(layer);
+  EXPECT_EQ(digest.size(), 64u);
+  auto differs = [&](std::function<void(Layer &)> edit) {
+    Layer other = layer;
+    edit(other);
+    return cacheCompatibility(other) != digest;
+  };
+  EXPECT_TRUE(differs([](Layer &l) { l.kScale.value.bits ^= 1; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.vScale.value.bits ^= 1; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.elementType = ElementType::F8E5M2; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.layout = "hnd"; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.pageSize = 32; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.kvHeads = 1; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.headDim = 128; }));
+  // Where a scale came from does not matter to who reads the cache.
+  EXPECT_FALSE(differs([](Layer &l) { l.kScale.key = "other"; }));
+  EXPECT_FALSE(differs([](Layer &l) { l.name = "other"; }));
+}
+
+TEST(ManifestTest, SpanFollowsStrides) {
+  Buffer buffer;
+  buffer.elementType = ElementType::F32;
+  buffer.shape = {3, 2};
+  buffer.strides = {10, 1};
+  EXPECT_EQ(spanBytes(buffer), std::optional<uint64_t>(22 * 4));
+  buffer.shape = {0, 2};
+  EXPECT_EQ(spanBytes(buffer), std::optional<uint64_t>(0));
+  buffer.shape = {3, 2};
+  buffer.strides = {INT64_MAX, 1};
+  EXPECT_EQ(spanBytes(buffer), std::nullopt);
+  buffer.strides = {1};
+  EXPECT_EQ(spanBytes(buffer), std::nullopt);
+}
+
+} // namespace

@@ -1,0 +1,134 @@
+//===- CheckpointTest.cpp - Folders of files, good and bad ----------------===//
+
+#include "kvcache/Checkpoint/Checkpoint.h"
+#include "TestCheckpoint.h"
+
+using namespace kvcache;
+
+namespace {
+
+class CheckpointFolder : public testing::Test {
+protected:
+  std::string problem(const std::string &path) {
+    Expected<Checkpoint> checkpoint = Checkpoint::open(path);
+    return checkpoint ? "" : checkpoint.message();
+  }
+  void expectProblem(const std::string &path, const std::string &part) {
+    std::string message = problem(path);
+    EXPECT_NE(message.find(part), std::string::npos)
+        << "expected: " << part << "\nfound: " << message;
+  }
+  TensorList one(const std::string &name) {
+    TensorList list;
+    list.f32(name, 1);
+    return list;
+  }
+
+  TestFolder folder;
+};
+
+TEST_F(CheckpointFolder, OpensEveryFixture) {
+  std::string root = inputPath("checkpoints");
+  Expected<std::vector<std::string>> names = listDirectory(root);
+  ASSERT_TRUE(names);
+  EXPECT_EQ(names->size(), 12u);
+  for (const std::string &name : *names) {
+    Expected<Checkpoint> checkpoint = Checkpoint::open(joinPath(root, name));
+    ASSERT_TRUE(checkpoint) << checkpoint.message();
+    EXPECT_EQ(checkpoint->shards().size(),
+              name == "sharded_modelopt" ? 3u : 1u);
+    EXPECT_NE(checkpoint->config(), nullptr);
+    EXPECT_TRUE(checkpoint->diagnostics().empty());
+  }
+}
+
+TEST_F(CheckpointFolder, OpensASingleFileWithTheConfigBesideIt) {
+  std::string root = inputPath("checkpoints/modelopt_fp8");
+  Expected<Checkpoint> checkpoint =
+      Checkpoint::open(root + "/model.safetensors");
+  ASSERT_TRUE(checkpoint) << checkpoint.message();
+  ASSERT_NE(checkpoint->config(), nullptr);
+  EXPECT_EQ(checkpoint->config()->path, root + "/config.json");
+  ASSERT_NE(checkpoint->hfQuantConfig(), nullptr);
+  const SafetensorsFile *shard = nullptr;
+  EXPECT_NE(checkpoint->find("lm_head.weight", &shard), nullptr);
+  EXPECT_EQ(shard, &checkpoint->shards()[0]);
+}
+
+TEST_F(CheckpointFolder, TakesAllShardsWithoutAnIndex) {
+  folder.tensors("b.safetensors", one("b")).tensors("a.safetensors", one("a"));
+  Expected<Checkpoint> checkpoint = Checkpoint::open(folder.root);
+  ASSERT_TRUE(checkpoint);
+  ASSERT_EQ(checkpoint->shards().size(), 2u);
+  EXPECT_EQ(checkpoint->shards()[0].path(), folder.path("a.safetensors"));
+  EXPECT_NE(checkpoint->find("b"), nullptr);
+  EXPECT_EQ(checkpoint->find("c"), nullptr);
+  EXPECT_EQ(checkpoint->config(), nullptr);
+}
+
+TEST_F(CheckpointFolder, ReportsAFileThatTheIndexDoesNotName) {
+  folder.tensors("m1.safetensors", one("a"))
+      .tensors("extra.safetensors", one("L.k_scale"))
+      .text("model.safetensors.index.json",
+            R"({"weight_map": {"a": "m1.safetensors"}})");
+  Expected<Checkpoint> checkpoint = Checkpoint::open(folder.root);
+  ASSERT_TRUE(checkpoint);
+  EXPECT_EQ(checkpoint->shards().size(), 1u);
+  EXPECT_NE(findOnly(checkpoint->diagnostics(), Severity::Warning,
+                     "extra.safetensors: not read"),
+            nullptr);
+}
+
+TEST_F(CheckpointFolder, ChecksTheIndexAgainstTheShards) {
+  const char *index = "model.safetensors.index.json";
+  folder.tensors("m1.safetensors", one("a"))
+      .tensors("m2.safetensors", one("b"));
+  folder.text(index, R"({"weight_map": {"a": "m1.safetensors",
+                                        "b": "m3.safetensors"}})");
+  expectProblem(folder.root, folder.path("m3.safetensors") +
+                                 ": no such file, but " + folder.path(index));
+  folder.text(index, R"({"weight_map": {"a": "m1.safetensors",
+                                        "c": "m2.safetensors"}})");
+  expectProblem(folder.root, "names the tensor 'c' in m2.safetensors");
+  folder.text(index, R"({"weight_map": {"a": "../m1.safetensors"}})");
+  expectProblem(folder.root, "must stay below the checkpoint's folder");
+  folder.text(index, R"({"weight_map": {"a": "/m1.safetensors"}})");
+  expectProblem(folder.root, "must stay below the checkpoint's folder");
+  folder.text(index, R"({"weight_map": {"a": 3}})");
+  expectProblem(folder.root, "must name a file by a string");
+  folder.text(index, R"({"weights": {}})");
+  expectProblem(folder.root, "weight_map");
+  folder.text(index, R"({"weight_map": {}})");
+  expectProblem(folder.root, "names no shard");
+  folder.text(index, "{");
+  expectProblem(folder.root, folder.path(index) + ": not valid JSON");
+  folder.text(index, R"({"weight_map": {"a": "m2.safetensors",
+                                        "b": "m1.safetensors"}})");
+  Expected<Checkpoint> checkpoint = Checkpoint::open(folder.root);
+  ASSERT_TRUE(checkpoint) << checkpoint.message();
+  EXPECT_NE(findOnly(checkpoint->diagnostics(), Severity::Warning,
+                     "2 tensors are in another shard"),
+            nullptr);
+}
+
+TEST_F(CheckpointFolder, NamesWhatIsMissingOrBroken) {
+  expectProblem(folder.path("absent"),
+                folder.path("absent") + ": no such checkpoint");
+  expectProblem(folder.root, folder.root + ": no .safetensors file");
+  folder.text("config.json", "{}");
+  expectProblem(folder.path("config.json"), "name the folder");
+  folder.text("model.safetensors", "1234");
+  expectProblem(folder.root, folder.path("model.safetensors") +
+                                 ": not a safetensors file: 4 bytes");
+  folder.tensors("model.safetensors", one("a")).text("config.json", "{,}");
+  expectProblem(folder.root, folder.path("config.json") + ": not valid JSON");
+  folder.text("config.json", "[]");
+  expectProblem(folder.root, "expected a JSON object, found an array");
+  folder.text("config.json", R"({"time_step_limit": [0.0, Infinity]})");
+  EXPECT_EQ(problem(folder.root), "");
+  folder.text("hf_quant_config.json", "no");
+  expectProblem(folder.root,
+                folder.path("hf_quant_config.json") + ": not valid JSON");
+}
+
+} // namespace

@@ -1,0 +1,367 @@
+//===- kvcache-compile.cpp - A graph and a checkpoint become a bundle -------===//
+
+#include "kvcache/InitAll.h"
+#include "kvcache/Pipelines/BundleBuilder.h"
+#include "kvcache/Runtime/Migration.h"
+#include "kvcache/Support/Files.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/InitAllDialects.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Target/LLVM/NVVM/Target.h"
+#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/GPU/GPUToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/NVVM/NVVMToLLVMIRTranslation.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/Process.h"
+#include "llvm/Support/Program.h"
+#include "llvm/Support/SourceMgr.h"
+#include "llvm/Support/WithColor.h"
+
+using namespace mlir;
+namespace cl = llvm::cl;
+
+//===----------------------------------------------------------------------===//
+// Options
+//===----------------------------------------------------------------------===//
+
+static cl::OptionCategory mainCategory("Input and output");
+static cl::OptionCategory scaleCategory("Scales and cache types");
+static cl::OptionCategory modelCategory("What the model's config decides, unless given here");
+static cl::OptionCategory capacityCategory("Capacities and layout");
+static cl::OptionCategory diagnosticCategory("Diagnostics");
+
+static cl::opt<std::string> graphFile(cl::Positional, cl::desc("GRAPH.mlir"), cl::Required,
+                                      cl::cat(mainCategory));
+static cl::opt<std::string>
+    checkpoint("checkpoint", cl::value_desc("DIR"),
+               cl::desc("Folder with safetensors files and config.json, or one safetensors file"),
+               cl::cat(mainCategory));
+static cl::list<std::string> targets("target", cl::CommaSeparated, cl::value_desc("sm_80,sm_90"),
+                                     cl::desc("Chips to emit code for (default: sm_90)"),
+                                     cl::cat(mainCategory));
+static cl::opt<std::string> output("o", cl::value_desc("BUNDLE"),
+                                   cl::desc("Folder to write the bundle to"), cl::Required,
+                                   cl::cat(mainCategory));
+static cl::opt<std::string>
+    ptxasPath("ptxas", cl::value_desc("PATH"),
+              cl::desc("ptxas that makes cubins (default: the one on PATH or in CUDA_HOME; "
+                       "'none': PTX only, which the driver finishes)"),
+              cl::cat(mainCategory));
+static cl::opt<std::string>
+    kernelLibrary("kernel-library", cl::value_desc("FILE"),
+                  cl::desc("Bitcode of the device library (default: the one beside the tool)"),
+                  cl::cat(mainCategory));
+
+static cl::opt<std::string> kvCacheDtype(
+    "kv-cache-dtype", cl::init("auto"), cl::value_desc("WORD"),
+    cl::desc("Element type of caches: auto, fp8, fp8_e4m3, fp8_e5m2, float16, bfloat16"),
+    cl::cat(scaleCategory));
+static cl::list<std::string>
+    skipLayers("kv-cache-dtype-skip-layers", cl::CommaSeparated, cl::value_desc("N,..."),
+               cl::desc("Layers whose cache stays in the model's type: indices, or sliding_window"),
+               cl::cat(scaleCategory));
+static cl::opt<std::string> scalePolicy(
+    "scale-policy", cl::init("strict"), cl::value_desc("strict|compatible"),
+    cl::desc("Doubtful scales: an error, or what the serving stacks make of them"),
+    cl::cat(scaleCategory));
+static cl::list<std::string> scales("scale", cl::value_desc("LAYER.ROLE=F"),
+                                    cl::desc("Override a scale; may be repeated"),
+                                    cl::cat(scaleCategory));
+static cl::list<std::string> scaleOverlay("scale-overlay", cl::value_desc("FILE"),
+                                          cl::desc("safetensors file with scales; the last wins"),
+                                          cl::cat(scaleCategory));
+static cl::opt<std::string>
+    roundScalesTo("round-scales-to", cl::value_desc("bf16|f16"),
+                  cl::desc("Round loaded scales first, as the serving stacks do"),
+                  cl::cat(scaleCategory));
+static cl::opt<bool> requireCalibrated("require-calibrated",
+                                       cl::desc("A scale that is not given is an error"),
+                                       cl::cat(scaleCategory));
+
+static cl::opt<double> softmaxScale("softmax-scale", cl::init(0.0), cl::value_desc("F"),
+                                    cl::desc("Softmax scale of every layer"),
+                                    cl::cat(modelCategory));
+static cl::opt<double> softCap("soft-cap", cl::init(-1.0), cl::value_desc("F"),
+                               cl::desc("Soft cap of the scores (0: none)"),
+                               cl::cat(modelCategory));
+static cl::opt<int64_t> window("window", cl::init(-1), cl::value_desc("N"),
+                               cl::desc("Keys that a query sees, itself included (0: all)"),
+                               cl::cat(modelCategory));
+
+static cl::opt<int64_t> pageSize("page-size", cl::init(16), cl::value_desc("N"),
+                                 cl::desc("Tokens of a page, a power of two (default: 16)"),
+                                 cl::cat(capacityCategory));
+static cl::opt<std::string> kvLayout("kv-layout", cl::init("nhd"),
+                                     cl::value_desc("nhd|hnd|packed"),
+                                     cl::desc("Order of a page in memory (default: nhd)"),
+                                     cl::cat(capacityCategory));
+static cl::opt<int64_t>
+    maxTokens("max-tokens", cl::init(256), cl::value_desc("N"),
+              cl::desc("Rows of one step, over all sequences (default: 256)"),
+              cl::cat(capacityCategory));
+static cl::opt<int64_t> maxSequences("max-sequences", cl::init(64), cl::value_desc("N"),
+                                     cl::desc("Sequences of one step (default: 64)"),
+                                     cl::cat(capacityCategory));
+static cl::opt<int64_t> maxPagesPerSequence("max-pages-per-sequence", cl::init(128),
+                                            cl::value_desc("N"),
+                                            cl::desc("Pages of one sequence (default: 128)"),
+                                            cl::cat(capacityCategory));
+static cl::opt<int64_t>
+    numPages("num-pages", cl::init(0), cl::value_desc("N"),
+             cl::desc("Pages in the pool (default: max-sequences * max-pages-per-sequence)"),
+             cl::cat(capacityCategory));
+static cl::opt<bool> oneGraph("one-graph",
+                              cl::desc("A foreign op that splits the graph is an error"),
+                              cl::cat(capacityCategory));
+
+static cl::opt<bool> remarks("remarks", cl::desc("Print remarks: what was chosen, and why"),
+                             cl::cat(diagnosticCategory));
+static cl::opt<bool> quietRemarks("quiet-remarks", cl::desc("Print no remarks (the default)"),
+                                  cl::cat(diagnosticCategory));
+static cl::opt<bool> warningsAreErrors("Werror", cl::desc("Treat warnings as errors"),
+                                       cl::cat(diagnosticCategory));
+static cl::opt<bool> quiet("quiet", cl::desc("Print no table"), cl::cat(diagnosticCategory));
+
+//===----------------------------------------------------------------------===//
+// The tool
+//===----------------------------------------------------------------------===//
+
+static int fail(const llvm::Twine &message) {
+  llvm::WithColor::error(llvm::errs(), "kvcache-compile") << message << "\n";
+  return 1;
+}
+
+/// `// args: 0=name, 1=name, ...` in the comments on top of a graph: what
+/// exporters write to keep the names of weights.
+static llvm::DenseMap<unsigned, std::string> readArgumentNames(StringRef text) {
+  llvm::DenseMap<unsigned, std::string> names;
+  while (text.consume_front("//")) {
+    auto [line, rest] = text.split('\n');
+    text = rest;
+    line = line.trim();
+    if (!line.consume_front("args:"))
+      continue;
+    SmallVector<StringRef> entries;
+    line.split(entries, ',');
+    for (StringRef entry : entries) {
+      auto [index, name] = entry.trim().split('=');
+      unsigned position;
+      if (!index.getAsInteger(10, position) && !name.empty())
+        names[position] = name.str();
+    }
+  }
+  return names;
+}
+
+static std::string findPtxas() {
+  if (!ptxasPath.empty())
+    return ptxasPath == "none" ? "" : std::string(ptxasPath);
+  if (llvm::ErrorOr<std::string> found = llvm::sys::findProgramByName("ptxas"))
+    return *found;
+  for (const char *variable : {"CUDA_HOME", "CUDA_PATH"})
+    if (std::optional<std::string> home = llvm::sys::Process::GetEnv(variable))
+      if (llvm::ErrorOr<std::string> found =
+              llvm::sys::findProgramByName("ptxas", {*home + "/bin"}))
+        return *found;
+  return "";
+}
+
+static std::string describeScale(const ::kvcache::Scale &scale) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  stream << llvm::format("%.6g", scale.value.value()) << " ("
+         << std::string(::kvcache::provenanceName(scale.provenance));
+  if (!scale.key.empty())
+    stream << " " << scale.key;
+  stream << ")";
+  return text;
+}
+
+static void printRows(const std::vector<std::vector<std::string>> &rows) {
+  std::vector<size_t> widths;
+  for (const auto &row : rows)
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths.resize(std::max(widths.size(), row.size()));
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  for (const auto &row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size())
+        line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    llvm::outs() << line << "\n";
+  }
+}
+
+static void printTable(const ::kvcache::Bundle &bundle) {
+  const ::kvcache::Manifest &manifest = bundle.manifest;
+  std::vector<std::vector<std::string>> rows = {
+      {"layer", "cache", "k scale", "v scale", "softmax scale", "kernel"}};
+  for (const ::kvcache::Layer &layer : manifest.layers) {
+    std::string kernel;
+    for (const ::kvcache::Launch &launch : manifest.targets.front().launches)
+      if (launch.layer == layer.id && launch.op == ::kvcache::LaunchOp::PagedAttention)
+        kernel = launch.kernel;
+    std::string softmax;
+    llvm::raw_string_ostream(softmax)
+        << llvm::format("%.6g", layer.softmaxScale.value()) << " (" << layer.softmaxScaleFrom
+        << ")";
+    rows.push_back({layer.name,
+                    std::string(::kvcache::elementTypeName(layer.elementType)) + " " +
+                        layer.layout + " page " + std::to_string(layer.pageSize),
+                    describeScale(layer.kScale), describeScale(layer.vScale), softmax, kernel});
+  }
+  printRows(rows);
+  llvm::outs() << "\n";
+  rows = {{"target", "kernel", "registers", "spill bytes", "code"}};
+  for (const ::kvcache::Target &target : manifest.targets)
+    for (const ::kvcache::Kernel &kernel : target.kernels)
+      rows.push_back(
+          {target.chip, kernel.name,
+           kernel.report ? std::to_string(kernel.report->registers) : "-",
+           kernel.report ? std::to_string(kernel.report->spillStoreBytes +
+                                          kernel.report->spillLoadBytes)
+                         : "-",
+           target.cubin ? "PTX and cubin" : "PTX"});
+  printRows(rows);
+}
+
+int main(int argc, char **argv) {
+  if (::kvcache::asksForRunTimeScales(argc, argv)) {
+    llvm::errs() << "kvcache-compile: " << ::kvcache::calculateScalesMigration;
+    return 1;
+  }
+  llvm::InitLLVM init(argc, argv);
+  cl::HideUnrelatedOptions({&mainCategory, &scaleCategory, &modelCategory, &capacityCategory,
+                            &diagnosticCategory});
+  cl::SetVersionPrinter([](llvm::raw_ostream &stream) {
+    stream << "kvcache-compile " KVCACHE_VERSION " (LLVM " LLVM_VERSION_STRING ")\n";
+  });
+  cl::ParseCommandLineOptions(
+      argc, argv,
+      "Compiles the KV-cache ops of a graph, with the scales of a checkpoint, to a\n"
+      "bundle of FP8 kernels that kvcache-run and the runtime library replay.\n\n"
+      "  kvcache-compile graph.mlir --checkpoint=model/ --target=sm_80,sm_90 -o model.kvb\n\n"
+      "Exit codes: 0 the bundle was written; 1 it was not, and nothing was left behind.\n");
+
+  mlir::kvcache::CompileOptions options;
+  options.checkpoint = checkpoint.getValue();
+  options.kvCacheDtype = kvCacheDtype.getValue();
+  for (const std::string &layer : skipLayers)
+    options.skipLayers.push_back(layer);
+  options.scalePolicy = scalePolicy.getValue();
+  for (const std::string &scale : scales)
+    options.scales.push_back(scale);
+  for (const std::string &file : scaleOverlay)
+    options.scaleOverlay.push_back(file);
+  options.roundScalesTo = roundScalesTo.getValue();
+  options.requireCalibrated = requireCalibrated.getValue();
+  options.softmaxScale = softmaxScale.getValue();
+  options.softCap = softCap.getValue();
+  options.window = window.getValue();
+  options.pageSize = pageSize.getValue();
+  options.kvLayout = kvLayout.getValue();
+  options.maxTokens = maxTokens.getValue();
+  options.maxSequences = std::min(maxSequences.getValue(), maxTokens.getValue());
+  options.maxPagesPerSequence = maxPagesPerSequence.getValue();
+  options.numPages = numPages.getValue() ? numPages.getValue()
+                                         : options.maxSequences * options.maxPagesPerSequence;
+  options.oneGraph = oneGraph.getValue();
+  options.requireAttention = true;
+  options.kernelLibrary =
+      kernelLibrary.empty() ? mlir::kvcache::findKernelLibrary() : kernelLibrary.getValue();
+  for (auto [name, value] :
+       {std::pair<StringRef, int64_t>{"page-size", pageSize}, {"max-tokens", maxTokens},
+        {"max-sequences", maxSequences}, {"max-pages-per-sequence", maxPagesPerSequence}})
+    if (value <= 0)
+      return fail("--" + name + ": expected a positive number, but found " + llvm::Twine(value));
+
+  mlir::kvcache::BundleOptions bundleOptions;
+  for (const std::string &target : targets)
+    if (llvm::is_contained(bundleOptions.targets, target))
+      return fail("--target: " + target + " is given twice");
+    else
+      bundleOptions.targets.push_back(target);
+  if (bundleOptions.targets.empty())
+    bundleOptions.targets.push_back("sm_90");
+  bundleOptions.ptxas = findPtxas();
+  if (options.kernelLibrary.empty() || !llvm::sys::fs::exists(options.kernelLibrary))
+    return fail(options.kernelLibrary.empty()
+                    ? llvm::Twine("the device library kvcache_kernels.bc was not found beside the "
+                                  "tool; name it with --kernel-library=FILE")
+                    : "--kernel-library: " + llvm::Twine(options.kernelLibrary) +
+                          ": no such file");
+
+  auto file = llvm::MemoryBuffer::getFileOrSTDIN(graphFile);
+  if (!file)
+    return fail(graphFile + ": " + file.getError().message());
+  bundleOptions.argumentNames = readArgumentNames((*file)->getBuffer());
+
+  DialectRegistry registry;
+  registerAllDialects(registry);
+  mlir::kvcache::registerKVCacheDialect(registry);
+  registerBuiltinDialectTranslation(registry);
+  registerGPUDialectTranslation(registry);
+  registerLLVMDialectTranslation(registry);
+  registerNVVMDialectTranslation(registry);
+  NVVM::registerNVVMTargetInterfaceExternalModels(registry);
+  MLIRContext context(registry, MLIRContext::Threading::DISABLED);
+  // Graphs hold foreign ops that nobody here registers.
+  context.allowUnregisteredDialects();
+  context.printOpOnDiagnostic(false);
+
+  auto sourceManager = std::make_shared<llvm::SourceMgr>();
+  sourceManager->AddNewSourceBuffer(std::move(*file), llvm::SMLoc());
+  unsigned warnings = 0, errors = 0;
+  SourceMgrDiagnosticHandler handler(*sourceManager, &context);
+  context.getDiagEngine().registerHandler([&](Diagnostic &diagnostic) -> LogicalResult {
+    switch (diagnostic.getSeverity()) {
+    case DiagnosticSeverity::Remark:
+      return success(!remarks || quietRemarks);
+    case DiagnosticSeverity::Warning:
+      ++warnings;
+      return failure();
+    case DiagnosticSeverity::Error:
+      ++errors;
+      return failure();
+    case DiagnosticSeverity::Note:
+      return failure();
+    }
+    return failure();
+  });
+
+  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sourceManager, &context);
+  if (!module)
+    return 1;
+  PassManager pm(&context, ModuleOp::getOperationName());
+  mlir::kvcache::buildScalePipeline(pm, options);
+  mlir::kvcache::buildProgramPipeline(pm, options);
+  if (failed(pm.run(*module)))
+    return errors ? 1 : fail("the graph could not be compiled");
+  FailureOr<::kvcache::Bundle> bundle =
+      mlir::kvcache::buildBundle(*module, options, bundleOptions);
+  if (failed(bundle))
+    return errors ? 1 : fail("no bundle could be built");
+  if (warningsAreErrors && warnings)
+    return fail(llvm::Twine(warnings) + (warnings == 1 ? " warning" : " warnings") +
+                " treated as errors (--Werror); nothing was written");
+  if (::kvcache::Error error = ::kvcache::writeBundle(output, *bundle))
+    return fail(error.message());
+  if (!quiet) {
+    printTable(*bundle);
+    llvm::outs() << "\nwrote " << output << (warnings ? " with " : "");
+    if (warnings)
+      llvm::outs() << warnings << (warnings == 1 ? " warning" : " warnings");
+    llvm::outs() << "\n";
+  }
+  return 0;
+}

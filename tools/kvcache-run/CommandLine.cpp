@@ -1,0 +1,192 @@
+//===- CommandLine.cpp - Options of kvcache-run ---------------------------===//
+
+#include "CommandLine.h"
+#include "kvcache/Runtime/Migration.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <iostream>
+#include <thread>
+
+namespace kvcache::run {
+
+namespace {
+
+constexpr char description[] =
+    "Runs a bundle that kvcache-compile wrote.\n"
+    "\n"
+    "Kernels run on the PTX machine: the PTX that ships in the bundle is "
+    "executed on\n"
+    "the CPU, with memory, initialisation, race and synchronisation checks. "
+    "Tensors\n"
+    "are named as the manifest names buffers; a file of --steps is one run, "
+    "and caches\n"
+    "keep their contents from run to run.";
+
+constexpr char footer[] =
+    "Inputs smaller than the bundle's capacities are padded: slots and page "
+    "ids with -1,\n"
+    "lengths with 0, query starts with their last value. Activations beyond "
+    "their extent\n"
+    "and cache slots without --cache-fill count as never written.\n"
+    "\n"
+    "Exit codes: 0 good, 1 wrong result, finding or bad input, 2 wrong usage.\n"
+    "\n"
+    "Example: a graph over nine steps, compared with double precision\n"
+    "  kvcache-run llama.bundle --host --inputs=weights.safetensors \\\n"
+    "    --steps=step0.safetensors,step1.safetensors --verify "
+    "--outputs=out.safetensors";
+
+struct Check {
+  const char *name;
+  bool ptx::LaunchOptions::*flag;
+};
+constexpr Check checks[] = {{"memcheck", &ptx::LaunchOptions::memcheck},
+                            {"initcheck", &ptx::LaunchOptions::initcheck},
+                            {"racecheck", &ptx::LaunchOptions::racecheck},
+                            {"synccheck", &ptx::LaunchOptions::synccheck}};
+
+/// Sets the four check flags; returns what is wrong, or an empty string.
+std::string parseChecks(const std::vector<std::string> &names,
+                        CommandLine &into) {
+  bool all = std::count(names.begin(), names.end(), "all") != 0;
+  bool none = std::count(names.begin(), names.end(), "none") != 0;
+  if ((all || none) && names.size() > 1)
+    return "--checks: expected all or none alone";
+  for (const Check &check : checks)
+    into.checks.*check.flag = all;
+  for (const std::string &name : names) {
+    bool known = name == "all" || name == "none";
+    for (const Check &check : checks)
+      if (name == check.name)
+        known = into.checks.*check.flag = true;
+    if (!known)
+      return "--checks: expected all, none, memcheck, initcheck, racecheck or "
+             "synccheck, found \"" +
+             name + "\"";
+  }
+  into.checksText.clear();
+  for (const Check &check : checks)
+    if (into.checks.*check.flag)
+      into.checksText += (into.checksText.empty() ? "" : " ") +
+                         std::string(check.name);
+  if (into.checksText.empty())
+    into.checksText = "none";
+  return "";
+}
+
+/// A byte in decimal or, after 0x, in hexadecimal.
+std::optional<uint8_t> parseByte(const std::string &text) {
+  size_t used = 0;
+  unsigned long value = 0;
+  bool plain = !text.empty() && text[0] >= '0' && text[0] <= '9';
+  try {
+    if (plain)
+      value = std::stoul(text, &used, 0);
+  } catch (const std::exception &) {
+    used = 0; // out of range
+  }
+  if (!plain || used != text.size() || value > 255)
+    return std::nullopt;
+  return uint8_t(value);
+}
+
+int usageError(const std::string &message) {
+  std::cerr << "kvcache-run: error: " << message
+            << "\nkvcache-run --help lists the options\n";
+  return ExitUsage;
+}
+
+} // namespace
+
+std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
+  CLI::App app(description, "kvcache-run");
+  app.footer(footer);
+  app.set_version_flag("--version", "kvcache-run " KVCACHE_VERSION);
+  app.get_formatter()->column_width(34);
+
+  std::vector<std::string> checkNames = {"all"};
+  std::string fill;
+  unsigned threads = std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
+  bool calculateScales = false;
+
+  app.add_option("bundle", into.bundle, "Bundle directory")->type_name("");
+  app.add_option("--target", into.target,
+                 "Chip whose PTX is executed, such as sm_90; default: the "
+                 "newest in the bundle that the PTX machine executes")
+      ->type_name("CHIP");
+  app.add_option("--program", into.program,
+                 "Program to run; default: the only one, or main")
+      ->type_name("NAME");
+  app.add_option("--inputs", into.inputs,
+                 "Safetensors files with what stays: weights, initial caches, "
+                 "tables")
+      ->delimiter(',')
+      ->type_name("FILE,...");
+  app.add_option("--steps", into.steps,
+                 "Safetensors files, each with the inputs of one run; a tensor "
+                 "that a file lacks keeps its value")
+      ->delimiter(',')
+      ->type_name("FILE,...");
+  app.add_flag("--host", into.host,
+               "Run the graph around the segments too (host.mlir, compiled in "
+               "process)");
+  app.add_option("--host-library", into.hostLibrary,
+                 "libKVCacheHost.so to use; default: beside this program or in "
+                 "../lib")
+      ->type_name("FILE");
+  app.add_option("--outputs", into.outputs,
+                 "Write activations, results and final caches; with several "
+                 "steps those of step N are named stepN.NAME")
+      ->type_name("FILE");
+  app.add_flag("--verify", into.verify,
+               "Compare cache codes bit for bit, and attention with double "
+               "precision on the dequantised cache");
+  app.add_flag("--counters", into.counters,
+               "Count instructions, sectors and bank conflicts per kernel");
+  app.add_option("--checks", checkNames,
+                 "all, none, or some of memcheck, initcheck, racecheck, "
+                 "synccheck; default: all")
+      ->delimiter(',')
+      ->type_name("NAME,...");
+  app.add_option("--cache-fill", fill,
+                 "Value of every cache byte before the first run, such as 0x7E")
+      ->type_name("BYTE");
+  app.add_option("--threads", threads, "Host threads of the PTX machine")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256));
+  app.add_flag("--json", into.json, "Print one JSON object instead of a table");
+  app.add_flag("--quiet", into.quiet, "No remarks, no progress");
+  // Group "" hides it: it is only answered.
+  app.add_flag("--calculate-kv-scales,--calculate_kv_scales", calculateScales)
+      ->group("");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success &success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError &error) {
+    return usageError(error.what());
+  }
+  if (calculateScales) {
+    std::cerr << calculateScalesMigration;
+    return ExitUsage;
+  }
+  if (into.bundle.empty())
+    return usageError("expected a bundle directory");
+  if (std::string problem = parseChecks(checkNames, into); !problem.empty())
+    return usageError(problem);
+  if (!fill.empty()) {
+    into.cacheFill = parseByte(fill);
+    if (!into.cacheFill)
+      return usageError("--cache-fill: expected a byte, 0 to 255 or 0x00 to "
+                        "0xFF, found \"" +
+                        fill + "\"");
+  }
+  into.checks.counters = into.counters;
+  into.checks.threads = threads;
+  return std::nullopt;
+}
+
+} // namespace kvcache::run

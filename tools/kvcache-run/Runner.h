@@ -1,0 +1,77 @@
+//===- Runner.h - Steps over a session --------------------------*- C++ -*-===//
+
+#ifndef KVCACHE_TOOLS_RUN_RUNNER_H
+#define KVCACHE_TOOLS_RUN_RUNNER_H
+
+#include "TensorFiles.h"
+#include "kvcache/Runtime/HostProgram.h"
+#include "kvcache/Runtime/Session.h"
+#include "kvcache/Runtime/Verify.h"
+
+#include <functional>
+
+namespace kvcache::run {
+
+/// Counts of one kernel in one layer, over all runs.
+struct KernelCounts {
+  std::string kernel, layer, op;
+  uint64_t launches = 0;
+  ptx::Counters counters;
+};
+
+/// What a whole invocation did.
+struct RunSummary {
+  std::string program, target, device;
+  uint64_t steps = 0, segmentRuns = 0, launches = 0;
+  uint64_t instructions = 0;
+  uint64_t findingCount = 0;
+  std::vector<ptx::Finding> findings; // the first ones
+  std::vector<std::string> faults;
+  std::vector<KernelCounts> kernels;
+  std::vector<LayerVerification> layers; // with --verify
+  double compileSeconds = 0;             // of host code
+  double runSeconds = 0;
+  double kernelSeconds = 0; // of that, inside launches
+  double verifySeconds = 0;
+
+  /// No finding, no fault, and what was verified is right.
+  bool good() const;
+};
+
+/// Runs steps of one session's program and gathers the outputs.
+class Runner {
+public:
+  /// `verify`: compare each segment run with double precision.
+  Runner(Session &session, HostProgram *host, bool verify)
+      : session(session), host(host), verify(verify) {}
+
+  /// Sets buffers from the tensors of the file that was added last to `files`.
+  Error setInputs(TensorFiles &files);
+  /// One run; `prefix` starts the names of its outputs.
+  Error step(TensorFiles &files, const std::string &prefix);
+  /// Adds the caches to the outputs.
+  Error finish();
+
+  RunSummary &summary() { return result; }
+  const TensorWriter &outputs() const { return written; }
+
+  /// Tensors of the file added last that nothing takes.
+  std::vector<std::string> unknown(const TensorFiles &files) const;
+
+private:
+  Error runSegment(const Segment &segment);
+  Error runHost(TensorFiles &files, const std::string &prefix);
+  Error onHostSegment(const Segment &segment,
+                      const std::vector<TensorView> &memrefs);
+  void account(const RunReport &report);
+
+  Session &session;
+  HostProgram *host;
+  bool verify;
+  RunSummary result;
+  TensorWriter written;
+};
+
+} // namespace kvcache::run
+
+#endif // KVCACHE_TOOLS_RUN_RUNNER_H
