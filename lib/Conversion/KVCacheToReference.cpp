@@ -233,6 +233,8 @@ Value ReferenceLowering::quantizeQuotient(Builder &b, Value quotient, FloatType 
 static Value toF32(ImplicitLocOpBuilder &b, ReferenceArithmetic &arithmetic, Value element) {
   if (element.getType().isF32())
     return element;
+  if (element.getType().getIntOrFloatBitWidth() == 16)
+    return arith::ExtFOp::create(b, b.getF32Type(), element);
   return arith::TruncFOp::create(b, b.getF32Type(), arithmetic.widen(b, element));
 }
 

@@ -166,7 +166,12 @@ Value ReferenceArithmetic::widen(ImplicitLocOpBuilder &builder, Value value) {
   Type type = value.getType();
   if (type.isF64())
     return value;
-  if (type.isF32())
+  // extf of 16 bits is exact, and upstream lowers it. Integer arithmetic would
+  // not do: of a bf16, LLVM 22.1.8 makes the mask of the sign bit a fabs, and
+  // its x86 selection then drops the sign from the unmasked uses too.
+  if (type.isF16() || type.isBF16())
+    value = arith::ExtFOp::create(builder, builder.getF32Type(), value);
+  if (value.getType().isF32())
     return arith::ExtFOp::create(builder, builder.getF64Type(), value);
   StringAttr function =
       getFunction(functionName("widen", type), type, builder.getF64Type(), emitWiden);

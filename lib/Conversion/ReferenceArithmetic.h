@@ -9,8 +9,8 @@
 namespace mlir::kvcache {
 
 /// Emits conversions between f64 and the float types of caches and
-/// activations. For types of 8 and 16 bits they are calls of private functions
-/// of integer arithmetic, which are added to the module at the first use.
+/// activations. From 8 bits, and to 8 and 16 bits, they are calls of private
+/// functions of integer arithmetic, which the first use adds to the module.
 class ReferenceArithmetic {
 public:
   explicit ReferenceArithmetic(ModuleOp module) : module(module) {}
@@ -23,7 +23,7 @@ public:
   Value round(ImplicitLocOpBuilder &builder, Value value, FloatType type);
 
 private:
-  /// The function of this name, or the block of a new one.
+  /// The name of the function, which is made if the module has none.
   StringAttr getFunction(StringRef name, Type input, Type result,
                          function_ref<Value(ImplicitLocOpBuilder &, Value)> body);
 

@@ -28,12 +28,22 @@ using namespace mlir::kvcache;
 
 namespace {
 
+/// An operand by its place: importing the op that makes its value replaces the
+/// value.
+struct OperandRef {
+  OpOperand *operand = nullptr;
+
+  operator Value() const { return operand ? operand->get() : Value(); }
+  explicit operator bool() const { return operand; }
+  Type getType() const { return operand->get().getType(); }
+};
+
 /// A foreign op whose operands have been found.
 struct ImportedCall {
   ForeignCall call;
   const ForeignOpSpec *spec;
   std::string layer;
-  Value query, key, value, output, order;
+  OperandRef query, key, value, output, order;
 
   Operation *op() const { return call.getOperation(); }
   Location loc() const { return op()->getLoc(); }
@@ -156,7 +166,7 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
     return emitError() << "has " << op->getNumOperands() << " operands but " << names.size()
                        << " 'operand_names'";
   llvm::StringSet<> seen;
-  for (auto [attr, value] : llvm::zip(names, op->getOperands())) {
+  for (auto [attr, value] : llvm::zip_equal(names, op->getOpOperands())) {
     auto name = dyn_cast<StringAttr>(attr);
     const ForeignOperand *operand = name ? spec.findOperand(name.getValue()) : nullptr;
     if (!operand)
@@ -166,19 +176,19 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
       return emitError() << "has two operands named " << attr;
     switch (operand->role) {
     case ForeignOperandRole::Query:
-      imported.query = value;
+      imported.query.operand = &value;
       break;
     case ForeignOperandRole::Key:
-      imported.key = value;
+      imported.key.operand = &value;
       break;
     case ForeignOperandRole::Value:
-      imported.value = value;
+      imported.value.operand = &value;
       break;
     case ForeignOperandRole::Output:
-      imported.output = value;
+      imported.output.operand = &value;
       break;
     case ForeignOperandRole::Order:
-      imported.order = value;
+      imported.order.operand = &value;
       break;
     case ForeignOperandRole::Refused:
       return emitError() << "has an operand " << attr << ": " << operand->refusal;
@@ -426,7 +436,7 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
       continue;
     for (OpOperand &use : update->op()->getResult(0).getUses()) {
       auto *attention = llvm::find_if(layer.attentions, [&](ImportedCall *candidate) {
-        return candidate->op() == use.getOwner() && candidate->order == use.get();
+        return candidate->op() == use.getOwner() && candidate->order.operand == &use;
       });
       if (attention != layer.attentions.end())
         continue;
@@ -457,7 +467,7 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
         later = update;
     }
     if (attention->order) {
-      Operation *source = attention->order.getDefiningOp();
+      Operation *source = Value(attention->order).getDefiningOp();
       auto isSource = [&](ImportedCall *update) { return update->op() == source; };
       if (llvm::none_of(layer.updates, isSource)) {
         InFlightDiagnostic diag = emitError()

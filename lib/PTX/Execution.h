@@ -167,7 +167,8 @@ struct Cta {
   void nextGeneration();
 
 private:
-  template <class F> void updateCells(const u64 *a, u32 mask, u32 n, F update);
+  template <class F> void updateCells(u32 offset, u32 n, F update);
+  template <class F> void updateLanes(const u64 *a, u32 mask, u32 n, F update);
   bool releaseBarrier();
 };
 

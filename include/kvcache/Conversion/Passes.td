@@ -87,11 +87,11 @@ def ConvertKVCacheToReference : Pass<"convert-kvcache-to-reference", "::mlir::Mo
     * A write divides in f32 by the scale, clamps with `maximumf`/`minimumf`,
       which keep NaN, and rounds to nearest even. Rows that have the element
       type of an unquantized cache are copied bit for bit.
-    * Conversions from and to 8-bit and 16-bit floats are functions of integer
-      arithmetic (`@kvcache.widen.TYPE`, `@kvcache.round.TYPE`), exact for every
-      code and every double: upstream lowers no 8-bit conversion, and rounds
-      f64 to 16 bits twice. NaN becomes the code that PTX `cvt` writes: 0x7F
-      (0x80 for f8E4M3FNUZ), 0x7FFF in 16 bits.
+    * Conversions from 8-bit floats and to 8-bit and 16-bit floats are functions
+      of integer arithmetic (`@kvcache.widen.TYPE`, `@kvcache.round.TYPE`),
+      exact for every code and every double: upstream lowers no 8-bit
+      conversion, and rounds f64 to 16 bits twice. NaN becomes the code that
+      PTX `cvt` writes: 0x7F (0x80 for f8E4M3FNUZ), 0x7FFF in 16 bits.
 
     Handles must come from `kvcache.view_cache` (run
     `kvcache-caches-to-arguments` first). Tensors are read through

@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""What the reference lowering computes, against numpy in double precision.
+
+The attention below is written from the definition in spec terms (positions,
+windows, page tables), not from the lowering. Caches are full of NaN where
+nobody may look, page tables end in page ids that do not exist, and outputs
+hold a pattern that rows behind the batch must keep.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+
+import ml_dtypes
+import numpy as np
+
+import golden
+import tensor_files
+from cpu_model import CpuModel
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "Inputs", "golden")
+TYPES = {"f8E4M3FN": ml_dtypes.float8_e4m3fn, "f8E5M2": ml_dtypes.float8_e5m2,
+         "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "bf16": ml_dtypes.bfloat16,
+         "f16": np.float16, "f32": np.float32}
+LARGEST = {"f8E4M3FN": 448.0, "f8E5M2": 57344.0, "f8E4M3FNUZ": 240.0}
+# The code that a NaN becomes when it is written.
+NAN = {"f8E4M3FN": 0x7F, "f8E5M2": 0x7F, "f8E4M3FNUZ": 0x80}
+POISON = {"f8E4M3FN": 0x7F, "f8E5M2": 0x7D, "f8E4M3FNUZ": 0x80, "bf16": 0x7FC1, "f16": 0x7E01,
+          "f32": 0x7FC00001}
+
+
+def bits(array):
+    return array.view({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[array.itemsize])
+
+
+def convert(x, name):
+    """float32 -> codes of a type, saturated where the type is 8 bits wide."""
+    if name not in LARGEST:
+        return bits(x.astype(TYPES[name]))
+    with np.errstate(invalid="ignore"):
+        codes = bits(np.clip(x, -LARGEST[name], LARGEST[name]).astype(TYPES[name]))
+    return np.where(np.isnan(x), NAN[name], codes).astype(np.uint8)
+
+
+def quantize(x, scale, name):
+    if name not in LARGEST:
+        return convert(x, name)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return convert(x / np.asarray(scale, np.float32), name)
+
+
+class Case:
+    """One cache with a write and an attention over it."""
+
+    def __init__(self, name, *, cache="f8E4M3FN", rows="bf16", layout="nhd", q_heads=4, kv_heads=2,
+                 dim=64, page=16, k_scale=(0.0123,), v_scale=(0.0345,), softmax=0.125, cap=None,
+                 window=None, memrefs=False, lse=True, pages=7):
+        self.__dict__.update(locals())
+
+    def text(self):
+        kind = "memref" if self.memrefs else "tensor"
+        row = f"{kind}<?x{self.kv_heads}x{self.dim}x{self.rows}>"
+        query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.rows}>"
+        lse = f"{kind}<?x{self.q_heads}xf32>"
+        handle = f"!kvcache.cache<{self.kv_heads} x {self.dim} x {self.cache}>"
+        attributes = [f"softmax_scale = {self.softmax:.17e} : f64"]
+        if self.cap:
+            attributes.append(f"soft_cap = {self.cap:.17e} : f64")
+        if self.window is not None:
+            attributes.append(f"window = {self.window} : i64")
+        outs, types = ("%o, %l", f"{query}, {lse}") if self.lse else ("%o", query)
+        results = f"-> ({types})" if not self.memrefs else ""
+        returned = "%r:2" if self.lse else "%r"
+        values = "%r#0, %r#1" if self.lse else "%r"
+        scale = lambda s: "[" + ", ".join(f"{np.float32(x):.9e}" for x in s) + "]"
+        return f"""
+kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
+kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
+kvcache.cache_group @full page_size {self.page}
+kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}
+func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}) {results} {{
+  %c = kvcache.get_cache @c : {handle}
+  kvcache.write %k, %v to %c : {row}, {row}, {handle}
+  {'' if self.memrefs else returned + ' ='} kvcache.paged_attention %q over %c outs({outs}) {{{', '.join(attributes)}}} : {query}, {handle} -> {types}
+  return {'' if self.memrefs else values + ' : ' + types}
+}}
+"""
+
+    def pools(self):
+        """K and V pages, poisoned, as views [page, token, head, dim]."""
+        p, t, h, d = self.pages, self.page, self.kv_heads, self.dim
+        code = POISON[self.cache]
+        width = bits(np.zeros(1, TYPES[self.cache])).dtype
+        if self.layout == "packed":
+            pool = np.full((p, 2, t, h, d), code, width)
+            return pool[:, 0], pool[:, 1]
+        if self.layout == "hnd":
+            return tuple(np.full((p, h, t, d), code, width).transpose(0, 2, 1, 3) for _ in "kv")
+        return tuple(np.full((p, t, h, d), code, width) for _ in "kv")
+
+
+class Batch:
+    """Rows and tables of one call."""
+
+    def __init__(self, key, value, query, table, lengths, starts, slots):
+        self.key, self.value, self.query = key, value, query
+        self.table = np.asarray(table, np.int32)
+        self.lengths, self.starts = np.asarray(lengths, np.int32), np.asarray(starts, np.int32)
+        self.slots = np.asarray(slots, np.int64)
+
+
+def call(model, case, batch, pools, out, lse):
+    own = [bits(batch.key), bits(batch.value), bits(batch.query), out, lse]
+    by_name = {"c.k_cache": pools[0], "c.v_cache": pools[1], "page_table": batch.table,
+               "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots}
+    names = model.argument_names()
+    results = model(*own, *(by_name[name] for name in names[len(own):]))
+    if case.memrefs:
+        return out, lse
+    return results if case.lse else (results[0], None)
+
+
+def head_scale(scale, heads):
+    return np.broadcast_to(np.asarray(scale, np.float32), heads)[:, None]
+
+
+def expected_write(case, batch, pools):
+    pool_slots = case.pages * case.page
+    for row, slot in zip(range(len(batch.key)), batch.slots):
+        if not 0 <= slot < pool_slots:
+            continue
+        for pool, rows, scale in ((pools[0], batch.key, case.k_scale),
+                                  (pools[1], batch.value, case.v_scale)):
+            if case.rows == case.cache:
+                codes = bits(rows[row])
+            else:
+                codes = quantize(rows[row].astype(np.float32), head_scale(scale, case.kv_heads),
+                                 case.cache)
+            pool[slot // case.page, slot % case.page] = codes
+
+
+def expected_attention(case, batch, pools, out, lse):
+    """Fills `out` (float64) and `lse` for the rows of the batch."""
+    quantized = case.cache in LARGEST
+    for s in range(len(batch.lengths)):
+        begin, end, length = batch.starts[s], batch.starts[s + 1], batch.lengths[s]
+        for row in range(begin, min(end, len(batch.query))):
+            position = length - (end - begin) + (row - begin)
+            first = 0 if case.window is None else max(0, position - case.window)
+            keys = range(first, position + 1)
+            for head in range(case.q_heads):
+                kv = head // (case.q_heads // case.kv_heads)
+                if not len(keys):
+                    out[row, head], lse[row, head] = 0.0, -np.inf
+                    continue
+                pages = [(batch.table[s, j // case.page], j % case.page, kv) for j in keys]
+                k, v = (np.stack([pool[i] for i in pages]).view(TYPES[case.cache])
+                        .astype(np.float64) for pool in pools)
+                if quantized:
+                    k = k * np.float64(head_scale(case.k_scale, case.kv_heads)[kv])
+                    v = v * np.float64(head_scale(case.v_scale, case.kv_heads)[kv])
+                scores = case.softmax * (k @ batch.query[row, head].astype(np.float64))
+                if case.cap:
+                    scores = case.cap * np.tanh(scores / case.cap)
+                top = scores.max()
+                p = np.exp(scores - top)
+                out[row, head] = (p / p.sum()) @ v
+                lse[row, head] = top + np.log(p.sum())
+
+
+class Suite:
+    def __init__(self, kvcache_opt, workdir):
+        self.kvcache_opt, self.workdir = kvcache_opt, workdir
+        self.failures, self.compiled = 0, {}
+
+    def report(self, name, right, figures):
+        print(("ok    " if right else "FAILED"), name, figures)
+        self.failures += not right
+
+    def compile(self, text):
+        if text not in self.compiled:
+            stem = f"case{len(self.compiled)}"
+            path = os.path.join(self.workdir, stem + ".mlir")
+            with open(path, "w") as file:
+                file.write(text)
+            self.compiled[text] = CpuModel(self.kvcache_opt, path, self.workdir, stem=stem)
+        return self.compiled[text]
+
+    def check(self, case, batch, name=None):
+        model = self.compile(case.text())
+        rows = len(batch.query)
+        untouched = np.full((rows, case.q_heads, case.dim), 0x5A5A5A5A, np.uint32).astype(
+            bits(batch.query).dtype)
+        out, lse = untouched.copy(), np.full((rows, case.q_heads), 0x5A5A5A5A, np.uint32)
+        pools, wanted = case.pools(), case.pools()
+        out, lse = call(model, case, batch, pools, out, lse)
+
+        expected_write(case, batch, wanted)
+        exact = np.full(untouched.shape, np.nan)
+        exact_lse = np.full((rows, case.q_heads), np.nan)
+        expected_attention(case, batch, wanted, exact, exact_lse)
+        covered = int(batch.starts[-1])
+        wrong_codes = sum(int((a != b).sum()) for a, b in zip(pools, wanted))
+
+        got = out.view(TYPES[case.rows]).astype(np.float64)[:covered]
+        want = exact[:covered]
+        # Half a step of the type, and the noise of summing in another order.
+        allowed = np.abs(want) * float(ml_dtypes.finfo(TYPES[case.rows]).eps) / 2 * (1 + 1e-6) + 1e-12
+        same_nan = np.isnan(got) == np.isnan(want)
+        with np.errstate(invalid="ignore"):
+            close = np.isnan(want) | (np.abs(got - want) <= allowed)
+        wrong = int((~(same_nan & close)).sum())
+        kept = bool((out[covered:] == untouched[covered:]).all())
+        figures = {"codes": wrong_codes, "out": wrong, "rows kept": kept}
+        right = wrong_codes == 0 and wrong == 0 and kept
+        if case.lse:
+            got_lse = lse.view(np.float32)[:covered].astype(np.float64)
+            want_lse = exact_lse[:covered]
+            with np.errstate(invalid="ignore"):
+                lse_close = ((got_lse == want_lse) | (np.abs(got_lse - want_lse) < 1e-6 * (1 + np.abs(want_lse)))
+                             | (np.isnan(got_lse) & np.isnan(want_lse)))
+            figures["lse"] = int((~lse_close).sum())
+            right &= figures["lse"] == 0 and bool((lse[covered:] == 0x5A5A5A5A).all())
+        self.report(name or case.name, right, figures)
+        return pools
+
+    # Three sequences: five rows of 21 tokens (so 16 come from another batch),
+    # none of an empty sequence, one row of one token. Two padding rows.
+    def batch(self, case, rng, lengths=(21, 0, 1), counts=(5, 0, 1), padding=2, unit=1.0):
+        rows = sum(counts) + padding
+        make = lambda heads: (rng.standard_normal((rows, heads, case.dim)) * unit).astype(
+            np.float32).astype(TYPES[case.rows])
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        per_sequence = -(-max(lengths) // case.page) + 1
+        table = np.full((len(lengths), per_sequence), 2147480000, np.int32)
+        table[:, -1] = -1
+        free = list(rng.permutation(case.pages))
+        slots = []
+        for s, length in enumerate(lengths):
+            used = -(-length // case.page)
+            table[s, :used] = [free.pop() for _ in range(used)]
+            for j in range(length - counts[s], length):
+                slots.append(table[s, j // case.page] * case.page + j % case.page if j >= 0 else -1)
+        slots += [-1, case.pages * case.page + 3][:padding]
+        return Batch(make(case.kv_heads), make(case.kv_heads), make(case.q_heads), table, lengths,
+                     starts, slots)
+
+    def prefilled(self, case, rng):
+        """A first batch that writes whole sequences, then a second that
+        continues them, on the same pools."""
+        batch = self.batch(case, rng, lengths=(21, 0, 1), counts=(21, 0, 1))
+        self.check(case, batch)
+
+    def run_features(self):
+        rng = np.random.default_rng(20261130)
+        for case in (
+                Case("e4m3 NHD, bf16 rows"),
+                Case("e4m3 HND, f16 rows, window 3", layout="hnd", rows="f16", window=3),
+                Case("e4m3 packed, f32 rows, soft cap, window 0", layout="packed", rows="f32", cap=30.0,
+                     window=0),
+                Case("e5m2, window 16", cache="f8E5M2", k_scale=(0.25,), v_scale=(0.5,), window=16),
+                Case("e4m3fnuz", cache="f8E4M3FNUZ", k_scale=(0.0246,), v_scale=(0.069,)),
+                Case("scales per head, D 80, page 1", k_scale=(0.01, 0.3), v_scale=(0.5, 0.02), dim=80,
+                     page=1, pages=40),
+                Case("12 / 4 heads, page 128", q_heads=12, kv_heads=4, page=128, pages=3),
+                Case("5 / 1 heads, D 128, page 8, no LSE", q_heads=5, kv_heads=1, dim=128, page=8,
+                     lse=False),
+                Case("bf16 cache", cache="bf16"),
+                Case("bf16 cache, f32 rows", cache="bf16", rows="f32"),
+                Case("f16 cache", cache="f16", rows="f16", layout="hnd"),
+                Case("f32 cache, bf16 rows", cache="f32", layout="packed"),
+                Case("buffers, written in place", memrefs=True, cap=50.0),
+                Case("soft cap smaller than the scores", cap=0.5, softmax=4.0, rows="f32")):
+            self.prefilled(case, rng)
+
+    def run_edges(self):
+        rng = np.random.default_rng(7)
+        case = Case("edges")
+        # More queries than tokens: the first two have negative positions.
+        self.check(case, self.batch(case, rng, lengths=(3, 1), counts=(5, 1)), "negative positions")
+        self.check(case, self.batch(case, rng, lengths=(0, 0), counts=(0, 0)), "nothing but padding")
+        self.check(case, self.batch(case, rng, lengths=(16, 17), counts=(16, 17)), "full pages")
+
+        batch = self.batch(case, rng, lengths=(4, 4), counts=(4, 4))
+        batch.key[1, 0, 5] = np.nan
+        batch.value[2, 1, 6] = np.nan
+        self.check(case, batch, "NaN stays in its sequence, head and later rows")
+
+        batch = self.batch(case, rng, lengths=(4, 4), counts=(4, 4), padding=0)
+        batch.slots = batch.slots[:5]
+        batch.lengths[:] = (4, 0)
+        batch.starts[:] = (0, 4, 4)
+        self.check(case, batch, "more rows than slots")
+
+        batch = self.batch(case, rng, lengths=(8,), counts=(8,))
+        saturating = np.array([447, 448, 449, 464, 465, 1e10, np.inf, -np.inf, -500, 17, 19, 2.0**-10,
+                               0.001, -0.0, 3.5 / 0.05, 22.4 / 0.05], np.float32)
+        unit = Case("saturation", rows="f32", k_scale=(1.0,), v_scale=(1.0,))
+        batch = self.batch(unit, rng, lengths=(8,), counts=(8,))
+        batch.key[:, :, :16] = saturating
+        batch.value[:, :, :16] = -saturating
+        pools = self.check(unit, batch)
+        page, token = divmod(int(batch.slots[0]), unit.page)
+        codes = pools[0][page, token, 0, :16].tolist()
+        self.report("codes of the test values", codes == [
+            0x7E, 0x7E, 0x7E, 0x7E, 0x7E, 0x7E, 0x7E, 0xFE, 0xFE, 0x58, 0x5A, 0x00, 0x01, 0x80,
+            0x69, 0x7E], [hex(code) for code in codes])
+
+        infinite = Case("e5m2 infinities", cache="f8E5M2", rows="f32", k_scale=(1.0,), v_scale=(1.0,))
+        batch = self.batch(infinite, rng, lengths=(3,), counts=(3,))
+        batch.key[:] = np.inf  # saturates: e5m2 codes of infinity are never written
+        self.check(infinite, batch)
+
+    def run_conversions(self):
+        """Every code of each narrow type, both ways."""
+        rng = np.random.default_rng(3)
+        for narrow in LARGEST:
+            codes = np.arange(256, dtype=np.uint8)
+            for wide in ("f32", "bf16", "f16"):
+                model = self.compile(f"""
+func.func @main(%x: tensor<?x{narrow}>, %s: memref<1xf32>) -> tensor<?x{wide}> {{
+  %zero = arith.constant 0 : index
+  %f = memref.load %s[%zero] : memref<1xf32>
+  %y = kvcache.dequantize %x by %f : tensor<?x{narrow}> to tensor<?x{wide}>
+  return %y : tensor<?x{wide}>
+}}
+""")
+                wrong = 0
+                for scale in np.float32([1.0, 0.0123, 3e-40, 1.7e38]):
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        want = (codes.view(TYPES[narrow]).astype(np.float32) * scale).astype(TYPES[wide])
+                    got = model(codes, np.array([scale]))[0].view(TYPES[wide])
+                    wrong += int((~((bits(got) == bits(want)) | (np.isnan(got) & np.isnan(want)))).sum())
+                self.report(f"dequantize {narrow} to {wide}", wrong == 0, {"wrong": wrong})
+            for wide in ("f32", "bf16", "f16"):
+                model = self.compile(f"""
+func.func @main(%x: tensor<?x{wide}>, %s: memref<1xf32>) -> tensor<?x{narrow}> {{
+  %zero = arith.constant 0 : index
+  %f = memref.load %s[%zero] : memref<1xf32>
+  %y = kvcache.quantize %x by %f : tensor<?x{wide}> to tensor<?x{narrow}>
+  return %y : tensor<?x{narrow}>
+}}
+""")
+                if wide == "f32":
+                    # Random bits, and every code, tie between two codes, and
+                    # neighbour of either.
+                    exact = codes.view(TYPES[narrow]).astype(np.float32)
+                    exact = np.unique(exact[np.isfinite(exact)])
+                    ties = (exact[1:] + exact[:-1]) / 2
+                    x = np.concatenate([exact, ties])
+                    x = np.concatenate([x, np.nextafter(x, np.float32(np.inf)),
+                                        np.nextafter(x, np.float32(-np.inf)),
+                                        rng.integers(0, 2**32, 200000, np.uint32).view(np.float32)])
+                else:
+                    x = np.arange(65536, dtype=np.uint16).view(TYPES[wide])
+                wrong = 0
+                for scale in np.float32([1.0, 0.0123]):
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        want = convert(x.astype(np.float32) * (np.float32(1) / scale), narrow)
+                    wrong += int((model(bits(x), np.array([scale]))[0] != want).sum())
+                self.report(f"quantize {wide} to {narrow}", wrong == 0, {"wrong": wrong, "of": 2 * len(x)})
+
+    def run_golden_operands(self):
+        """Stored q, k, v of every step: cache bytes and attention of PyTorch."""
+        for model_name, variant in (("llama", "modelopt_fp8"), ("llama", "no_scales"),
+                                    ("llama_legacy", "legacy_runtime")):
+            folder = os.path.join(GOLDEN, model_name, variant)
+            stored = tensor_files.read(os.path.join(folder, "cache.safetensors"))
+            for layer in range(2):
+                case = Case("golden", k_scale=stored[f"layers.{layer}.k_scale"].data,
+                            v_scale=stored[f"layers.{layer}.v_scale"].data, lse=False)
+                model = self.compile(case.text())
+                pools = tuple(np.full((7, 16, 2, 64), golden.FILL, np.uint8) for _ in "kv")
+                differing, elements, worst = 0, 0, 0.0
+                for step in golden.steps(folder):
+                    q, k, v = (step[f"layers.{layer}.{name}"].data for name in "qkv")
+                    batch = Batch(k, v, q, step["page_table"].data, step["lengths"].data,
+                                  step["query_start"].data, step["slot_mapping"].data)
+                    lse = np.zeros((len(q), 4), np.uint32)
+                    out = call(model, case, batch, pools, np.zeros_like(q), lse)[0]
+                    want = step[f"layers.{layer}.attn_out"]
+                    differing += int((out != want.data).sum())
+                    elements += out.size
+                    worst = max(worst, golden.attention_excess(
+                        tensor_files.values(tensor_files.Tensor("BF16", out)),
+                        tensor_files.values(want)))
+                codes = sum(int((pool != stored[f"layers.{layer}.{side}_cache"].data).sum())
+                            for pool, side in zip(pools, "kv"))
+                self.report(f"{variant}, layer {layer}: stored operands", codes == 0 and worst <= 1,
+                            {"codes": codes, "elements differing": f"{differing}/{elements}",
+                             "of allowed": round(worst, 3)})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kvcache-opt", default="kvcache-opt")
+    parser.add_argument("--only", choices=("features", "edges", "conversions", "golden_operands"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as workdir:
+        suite = Suite(options.kvcache_opt, workdir)
+        for group in ("features", "edges", "conversions", "golden_operands"):
+            if options.only in (None, group):
+                getattr(suite, "run_" + group)()
+    print(f"{suite.failures} failures")
+    return 1 if suite.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
