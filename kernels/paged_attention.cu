@@ -142,6 +142,7 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
       state.negRef[i][h] = tiles > 0 ? 0.f : ptx::asFloat(plusInfinity);
     }
   }
+  state.fresh = 0x40004000u;
   state.nanK = 0;
 #pragma unroll
   for (int c = 0; c < shape.headDim / 16; ++c)
@@ -160,25 +161,6 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
   int left = tiles - (stages - 1); // tiles not requested yet
   if (left > 0)
     page = loadPage(shape, entries, next, last);
-
-  if (tiles >
-      0) { // the first reference comes from the scores of the first tile
-    ptx::copyWait(stages - 2);
-    ptx::warpSync();
-    Scores s;
-    u32 ignored[maxTilesM][2] = {};
-    tileScores(shape, k, q, state, s, ignored);
-    maskScores(shape, s, fullTiles > 0 ? shape.tile : rest, lane >> 2);
-#pragma unroll
-    for (int i = 0; i < tilesN(shape.group); ++i) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float top = tileMaximum(shape, s, i, h);
-        state.negRef[i][h] =
-            top > ptx::asFloat(minusInfinity) ? -(top + headroom) : 0.f;
-      }
-    }
-  }
 
   u32 read = 0, write = (stages - 1) * stage;
   int done = 0;

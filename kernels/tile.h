@@ -70,6 +70,7 @@ struct WarpState {
   float o[maxTilesN][maxChunks][4];
   float sum[maxTilesN][2];    // this lane's tokens only
   float negRef[maxTilesN][2]; // minus the reference, log2 units
+  u32 fresh;                  // 0x40004000 before the first tile, else 0
   u32 nanK;                   // see decode4
   u32 nanV[maxChunks]; // bytes 0, 2: dim 16c + 2g; 1, 3: dim 16c + 2g + 1
 };
@@ -173,18 +174,23 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
 }
 
 /// Raises the references of heads whose scores outgrew them by more than the
-/// headroom, and rescales what was accumulated. Rare.
+/// headroom, and rescales what was accumulated. The first tile comes here as
+/// well and sets the references. Rare otherwise.
 KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
                             WarpState &state) {
+  bool first = state.fresh != 0;
+  state.fresh = 0;
 #pragma unroll
   for (int i = 0; i < tilesN(shape.group); ++i) {
     float f[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float top = tileMaximum(shape, s, i, h);
-      float raise = top > 0.f ? top + headroom : 0.f;
+      bool moves = top > (first ? ptx::asFloat(minusInfinity) : 0.f);
+      float raise = moves ? top + headroom : 0.f;
       state.negRef[i][h] -= raise;
-      f[h] = ptx::exp2(-raise);
+      // Nothing is accumulated yet; 2^-raise may be infinite.
+      f[h] = first ? 0.f : ptx::exp2(-raise);
       state.sum[i][h] *= f[h];
 #pragma unroll
       for (int m = 0; m < shape.tile / 16; ++m) {
@@ -227,7 +233,7 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
   u32 p[maxTilesN][2 * maxTilesM];
   float sum[maxTilesN][2];
   exponentials(shape, s, p, sum);
-  u32 big = 0; // bit 14 of an f16: 2 or more, infinity, NaN
+  u32 big = state.fresh; // bit 14 of an f16: 2 or more, infinity, NaN
 #pragma unroll
   for (int i = 0; i < n; ++i) {
 #pragma unroll

@@ -67,14 +67,12 @@ Error checkDigest(const FileDigest &digest, const std::string &contents,
 }
 
 /// Reads what a manifest names through `read(file)`.
-Expected<Bundle>
-loadFiles(Manifest manifest, const std::string &prefix,
-          const std::function<Expected<std::string>(const std::string &)>
-              &read) {
+Expected<Bundle> loadFiles(
+    Manifest manifest, const std::string &prefix,
+    const std::function<Expected<std::string>(const std::string &)> &read) {
   Bundle bundle;
   Error failure;
-  forEachFile(manifest, [&](const FileDigest &digest,
-                            const std::string &path) {
+  forEachFile(manifest, [&](const FileDigest &digest, const std::string &path) {
     if (failure)
       return;
     Expected<std::string> contents = read(digest.file);
@@ -101,16 +99,16 @@ const std::string *Bundle::find(const std::string &file) const {
 Error updateDigests(Bundle &bundle) {
   Error failure;
   std::map<std::string, bool> named;
-  forEachFile(bundle.manifest, [&](FileDigest &digest,
-                                   const std::string &path) {
-    const std::string *contents = bundle.find(digest.file);
-    named[digest.file] = true;
-    if (contents)
-      digest.sha256 = sha256Hex(contents->data(), contents->size());
-    else if (!failure)
-      failure = makeError(path + ".file: the bundle holds no file \"" +
-                          digest.file + "\"");
-  });
+  forEachFile(
+      bundle.manifest, [&](FileDigest &digest, const std::string &path) {
+        const std::string *contents = bundle.find(digest.file);
+        named[digest.file] = true;
+        if (contents)
+          digest.sha256 = sha256Hex(contents->data(), contents->size());
+        else if (!failure)
+          failure = makeError(path + ".file: the bundle holds no file \"" +
+                              digest.file + "\"");
+      });
   for (const auto &[file, contents] : bundle.files)
     if (!failure && !named.count(file))
       failure = makeError(file + ": no entry of the manifest names this file");

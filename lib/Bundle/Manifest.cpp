@@ -17,10 +17,10 @@ template <typename Enum> struct NamedValue {
 };
 
 constexpr NamedValue<ElementType> elementTypes[] = {
-    {ElementType::BF16, "bf16"},         {ElementType::F16, "f16"},
-    {ElementType::F32, "f32"},           {ElementType::F8E4M3FN, "f8E4M3FN"},
-    {ElementType::F8E5M2, "f8E5M2"},     {ElementType::I32, "i32"},
-    {ElementType::I64, "i64"},           {ElementType::U8, "u8"}};
+    {ElementType::BF16, "bf16"},     {ElementType::F16, "f16"},
+    {ElementType::F32, "f32"},       {ElementType::F8E4M3FN, "f8E4M3FN"},
+    {ElementType::F8E5M2, "f8E5M2"}, {ElementType::I32, "i32"},
+    {ElementType::I64, "i64"},       {ElementType::U8, "u8"}};
 
 constexpr NamedValue<Provenance> provenances[] = {
     {Provenance::Checkpoint, "checkpoint"},
@@ -169,8 +169,8 @@ std::optional<uint64_t> spanBytes(const Buffer &buffer) {
   }
   int64_t bytes;
   if (__builtin_add_overflow(last, int64_t(1), &last) ||
-      __builtin_mul_overflow(last, int64_t(elementTypeBytes(buffer.elementType)),
-                             &bytes))
+      __builtin_mul_overflow(
+          last, int64_t(elementTypeBytes(buffer.elementType)), &bytes))
     return std::nullopt;
   return empty ? 0 : uint64_t(bytes);
 }

@@ -117,8 +117,8 @@ public:
     for (const JsonValue &item : json->asArray()) {
       if (*failure)
         return;
-      function(Value(item, path + "[" + std::to_string(index++) + "]",
-                     failure));
+      function(
+          Value(item, path + "[" + std::to_string(index++) + "]", failure));
     }
   }
 
@@ -174,8 +174,7 @@ public:
     if (std::optional<Value> member = optional(name))
       into = member->string();
   }
-  void read(const std::string &name, int64_t &into, int64_t low,
-            int64_t high) {
+  void read(const std::string &name, int64_t &into, int64_t low, int64_t high) {
     required(name,
              [&](const Value &member) { into = member.integer(low, high); });
   }
@@ -258,9 +257,8 @@ ScalarF32 readScalar(Object &object) {
   object.required("bits", [&](const Value &member) {
     scalar.bits = member.bits();
     if (!(static_cast<float>(shown) == scalar.value()))
-      member.report("expected the bits of \"value\" (" +
-                    std::to_string(shown) + "), found those of " +
-                    std::to_string(scalar.value()));
+      member.report("expected the bits of \"value\" (" + std::to_string(shown) +
+                    "), found those of " + std::to_string(scalar.value()));
   });
   return scalar;
 }
@@ -297,10 +295,8 @@ Layer readLayer(const Value &value) {
   });
   object.required("scales", [&](const Value &member) {
     Object scales(member);
-    scales.required("k",
-                    [&](const Value &k) { layer.kScale = readScale(k); });
-    scales.required("v",
-                    [&](const Value &v) { layer.vScale = readScale(v); });
+    scales.required("k", [&](const Value &k) { layer.kScale = readScale(k); });
+    scales.required("v", [&](const Value &v) { layer.vScale = readScale(v); });
     scales.finish();
   });
   object.read("compatibility", layer.compatibility);
@@ -456,12 +452,12 @@ Argument readArgument(const Value &value) {
     object.readOptional("from", argument.from);
   } else if (kind == "i32") {
     argument.kind = Argument::Kind::I32;
-    object.read("value", argument.integer,
-                std::numeric_limits<int32_t>::min(), maxI32);
+    object.read("value", argument.integer, std::numeric_limits<int32_t>::min(),
+                maxI32);
   } else if (kind == "i64") {
     argument.kind = Argument::Kind::I64;
-    object.read("value", argument.integer,
-                std::numeric_limits<int64_t>::min(), maxI64);
+    object.read("value", argument.integer, std::numeric_limits<int64_t>::min(),
+                maxI64);
   } else if (kind != "null") {
     value.report("kind: expected buffer, f32, i32, i64 or null, found \"" +
                  kind + "\"");
@@ -480,8 +476,7 @@ void readDimensions(Object &object, const std::string &name,
       ++count;
     });
     if (count != 3)
-      member.report("expected three integers, found " +
-                    std::to_string(count));
+      member.report("expected three integers, found " + std::to_string(count));
   });
 }
 
@@ -505,8 +500,8 @@ Target readTarget(const Value &value) {
   Target target;
   Object object(value);
   object.read("chip", target.chip);
-  object.required(
-      "ptx", [&](const Value &member) { target.ptx = readFile(member); });
+  object.required("ptx",
+                  [&](const Value &member) { target.ptx = readFile(member); });
   if (std::optional<Value> member = object.optional("cubin"))
     target.cubin = readFile(*member);
   object.readArray("kernels", target.kernels, readKernel);

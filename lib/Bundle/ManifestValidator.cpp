@@ -56,8 +56,8 @@ bool isChip(const std::string &chip) {
     return false;
   for (size_t i = 3; i < chip.size(); ++i) {
     bool digit = chip[i] >= '0' && chip[i] <= '9';
-    bool suffix = i > 4 && i + 1 == chip.size() &&
-                  (chip[i] == 'a' || chip[i] == 'f');
+    bool suffix =
+        i > 4 && i + 1 == chip.size() && (chip[i] == 'a' || chip[i] == 'f');
     if (!digit && !suffix)
       return false;
   }
@@ -144,8 +144,7 @@ private:
                int64_t high) {
     if (value < low || value > high)
       fail(path, "expected an integer from " + std::to_string(low) + " to " +
-                     std::to_string(high) + ", found " +
-                     std::to_string(value));
+                     std::to_string(high) + ", found " + std::to_string(value));
   }
 
   void capacities() {
@@ -172,12 +171,11 @@ private:
                       std::to_string(buffer.strides.size()));
     for (size_t i = 0; i < rank; ++i)
       if (buffer.shape[i] < 1 || buffer.strides[i] < 1)
-        return fail(index(path + (buffer.shape[i] < 1 ? ".shape" : ".strides"),
-                          i),
-                    "expected a positive number, found " +
-                        std::to_string(buffer.shape[i] < 1
-                                           ? buffer.shape[i]
-                                           : buffer.strides[i]));
+        return fail(
+            index(path + (buffer.shape[i] < 1 ? ".shape" : ".strides"), i),
+            "expected a positive number, found " +
+                std::to_string(buffer.shape[i] < 1 ? buffer.shape[i]
+                                                   : buffer.strides[i]));
     for (size_t i = 0; i < buffer.dynamicDims.size(); ++i) {
       int64_t dim = buffer.dynamicDims[i];
       int64_t low = i ? buffer.dynamicDims[i - 1] + 1 : 0;
@@ -213,8 +211,8 @@ private:
     std::string where = path + ".offset_in";
     const Buffer *parent = manifest.findBuffer(buffer.offsetIn->buffer);
     if (!parent)
-      return fail(where + ".buffer", "no buffer is named " +
-                                         quoted(buffer.offsetIn->buffer));
+      return fail(where + ".buffer",
+                  "no buffer is named " + quoted(buffer.offsetIn->buffer));
     if (parent->offsetIn)
       return fail(where + ".buffer",
                   "expected a buffer with memory of its own, found the view " +
@@ -235,11 +233,11 @@ private:
                       std::to_string(elementTypeBytes(buffer.elementType)) +
                       ", found " + std::to_string(offset));
     if (offset > parent->bytes || span > parent->bytes - offset)
-      fail(where + ".bytes",
-           "expected the view's " + std::to_string(span) +
-               " bytes to end within the " + std::to_string(parent->bytes) +
-               " bytes of " + quoted(parent->name) + ", found offset " +
-               std::to_string(offset));
+      fail(where + ".bytes", "expected the view's " + std::to_string(span) +
+                                 " bytes to end within the " +
+                                 std::to_string(parent->bytes) + " bytes of " +
+                                 quoted(parent->name) + ", found offset " +
+                                 std::to_string(offset));
     memory(path, buffer);
   }
 
@@ -280,10 +278,9 @@ private:
                                        " by the capacities, found " +
                                        shapeText(buffer.shape));
     if (buffer.strides != contiguousStrides(shape))
-      fail(path + ".strides", "expected " +
-                                  shapeText(contiguousStrides(shape)) +
-                                  " (contiguous), found " +
-                                  shapeText(buffer.strides));
+      fail(path + ".strides",
+           "expected " + shapeText(contiguousStrides(shape)) +
+               " (contiguous), found " + shapeText(buffer.strides));
   }
 
   void expectExtent(const std::string &path, const Buffer &buffer,
@@ -307,12 +304,11 @@ private:
       return;
     if (layer.queryHeads % layer.kvHeads != 0)
       fail(path + ".query_heads",
-           "expected a multiple of kv_heads (" +
-               std::to_string(layer.kvHeads) + "), found " +
-               std::to_string(layer.queryHeads));
+           "expected a multiple of kv_heads (" + std::to_string(layer.kvHeads) +
+               "), found " + std::to_string(layer.queryHeads));
     if ((layer.pageSize & (layer.pageSize - 1)) != 0)
-      fail(path + ".page_size", "expected a power of two, found " +
-                                    std::to_string(layer.pageSize));
+      fail(path + ".page_size",
+           "expected a power of two, found " + std::to_string(layer.pageSize));
     switch (layer.elementType) {
     case ElementType::F8E4M3FN:
     case ElementType::F8E5M2:
@@ -349,8 +345,8 @@ private:
   void positive(const std::string &path, ScalarF32 scalar) {
     float value = scalar.value();
     if (!std::isfinite(value) || value <= 0)
-      fail(path, "expected a positive finite value, found " +
-                     std::to_string(value));
+      fail(path,
+           "expected a positive finite value, found " + std::to_string(value));
   }
 
   void layerBuffers(const std::string &path, const Layer &layer) {
@@ -358,10 +354,9 @@ private:
     const Capacities &sizes = manifest.capacities;
     std::vector<int64_t> queries = {sizes.maxTokens, layer.queryHeads,
                                     layer.headDim};
-    std::vector<int64_t> rows = {sizes.maxTokens, layer.kvHeads,
-                                 layer.headDim};
-    std::vector<int64_t> pages = {sizes.numPages, layer.pageSize,
-                                  layer.kvHeads, layer.headDim};
+    std::vector<int64_t> rows = {sizes.maxTokens, layer.kvHeads, layer.headDim};
+    std::vector<int64_t> pages = {sizes.numPages, layer.pageSize, layer.kvHeads,
+                                  layer.headDim};
     layerBuffer(path + ".query", names.query, BufferRole::Activation, queries);
     layerBuffer(path + ".output", names.output, BufferRole::Activation,
                 queries);
@@ -378,8 +373,8 @@ private:
       layerBuffer(path + ".lse", names.lse, BufferRole::Activation,
                   {sizes.maxTokens, layer.queryHeads});
     for (const std::string *cache : {&names.kCache, &names.vCache}) {
-      std::string where = path + (cache == &names.kCache ? ".k_cache"
-                                                         : ".v_cache");
+      std::string where =
+          path + (cache == &names.kCache ? ".k_cache" : ".v_cache");
       layerBuffer(where, *cache, BufferRole::Cache, pages);
       if (failure)
         return;
@@ -394,8 +389,8 @@ private:
                 {sizes.maxSequences, sizes.maxPagesPerSequence});
     layerBuffer(path + ".lengths", names.lengths, BufferRole::Lengths,
                 {sizes.maxSequences});
-    layerBuffer(path + ".query_start", names.queryStart,
-                BufferRole::QueryStart, {sizes.maxSequences + 1});
+    layerBuffer(path + ".query_start", names.queryStart, BufferRole::QueryStart,
+                {sizes.maxSequences + 1});
   }
 
   void layerBuffer(const std::string &path, const std::string &name,
@@ -406,8 +401,7 @@ private:
     if (buffer->role != role)
       return fail(path, quoted(name) + " has role " +
                             std::string(bufferRoleName(buffer->role)) +
-                            ", expected " +
-                            std::string(bufferRoleName(role)));
+                            ", expected " + std::string(bufferRoleName(role)));
     if (buffer->shape != shape)
       fail(path, quoted(name) + " has shape " + shapeText(buffer->shape) +
                      ", expected " + shapeText(shape));
@@ -420,8 +414,7 @@ private:
                       quoted(digest.file));
     if (!isSha256(digest.sha256))
       fail(path + ".sha256",
-           "expected 64 lower-case hex digits, found " +
-               quoted(digest.sha256));
+           "expected 64 lower-case hex digits, found " + quoted(digest.sha256));
   }
 
   void program(const std::string &path, const Program &program) {
@@ -439,8 +432,7 @@ private:
         const Buffer *buffer = manifest.findBuffer(segment.arguments[j]);
         std::string argument = index(where + ".arguments", j);
         if (!buffer)
-          fail(argument,
-               "no buffer is named " + quoted(segment.arguments[j]));
+          fail(argument, "no buffer is named " + quoted(segment.arguments[j]));
         else if (buffer->role == BufferRole::Workspace)
           fail(argument, quoted(buffer->name) +
                              " is a workspace, which host code cannot pass");
@@ -471,8 +463,8 @@ private:
       file(path + ".cubin", *target.cubin);
     std::set<std::string> kernels;
     for (size_t i = 0; i < target.kernels.size(); ++i)
-      uniqueName(index(path + ".kernels", i) + ".name",
-                 target.kernels[i].name, kernels);
+      uniqueName(index(path + ".kernels", i) + ".name", target.kernels[i].name,
+                 kernels);
     std::set<std::pair<std::string, std::string>> launched;
     for (size_t i = 0; i < target.launches.size() && !failure; ++i) {
       const Launch &entry = target.launches[i];
@@ -505,8 +497,8 @@ private:
                                         " has no kernel " +
                                         quoted(launch.kernel));
     if (!manifest.findLayer(launch.layer))
-      return fail(path + ".layer", "no layer has the id " +
-                                       quoted(launch.layer));
+      return fail(path + ".layer",
+                  "no layer has the id " + quoted(launch.layer));
     // CUDA C++ Programming Guide, compute capability 7.5 and up.
     constexpr int64_t gridLimits[] = {INT32_MAX, 65535, 65535};
     constexpr int64_t blockLimits[] = {1024, 1024, 64};
@@ -524,9 +516,8 @@ private:
                                       std::to_string(maxBlocksPerLaunch) +
                                       " blocks, found more");
     if (threads > 1024)
-      return fail(path + ".block",
-                  "expected at most 1024 threads, found " +
-                      std::to_string(threads));
+      return fail(path + ".block", "expected at most 1024 threads, found " +
+                                       std::to_string(threads));
     inRange(path + ".shared_bytes", launch.sharedBytes, 0,
             maxSharedBytes(target.chip));
     for (size_t i = 0; i < launch.arguments.size() && !failure; ++i)

@@ -357,6 +357,9 @@ QuantConfig kvcache::readQuantConfig(const Checkpoint *checkpoint) {
     quant.method = "modelopt";
     quant.family = QuantFamily::ModelOpt;
   }
+  if (hf && quant.family != QuantFamily::ModelOpt)
+    quant.unreadFile = hfFile + " is ModelOpt's, but " + file +
+                       " says quant_method '" + quant.method + "'";
   switch (quant.family) {
   case QuantFamily::ModelOpt:
     readModelOpt(
@@ -432,6 +435,9 @@ public:
       return std::move(table);
     }
     user = *word;
+    if (!quant.unreadFile.empty())
+      report(Severity::Remark, "", "quant_method",
+             quant.unreadFile + "; only the latter is considered");
     readModelType();
     for (const CacheTypeRequest &layer : layers)
       resolve(layer);

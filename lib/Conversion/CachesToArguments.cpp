@@ -1,4 +1,5 @@
-//===- CachesToArguments.cpp - Buffers of caches as function arguments ------===//
+//===- CachesToArguments.cpp - Buffers of caches as function arguments
+//------===//
 
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/KVCache.h"
@@ -25,8 +26,9 @@ struct Buffer {
 /// Where the buffers of caches and groups are among a function's new arguments.
 struct Signature {
   SmallVector<Buffer> buffers;
-  DenseMap<CacheOp, unsigned> firstOfCache;      ///< k_pages, v_pages
-  DenseMap<CacheGroupOp, unsigned> firstOfGroup; ///< table, lengths, starts, slots
+  DenseMap<CacheOp, unsigned> firstOfCache; ///< k_pages, v_pages
+  DenseMap<CacheGroupOp, unsigned>
+      firstOfGroup; ///< table, lengths, starts, slots
 };
 
 int64_t sizeOr(std::optional<uint64_t> capacity) {
@@ -37,7 +39,8 @@ MemRefType getPagesType(CacheOp cache) {
   CacheType type = cache.getCacheType();
   CacheGroupOp group = cache.getGroupOp();
   MLIRContext *context = cache.getContext();
-  return MemRefType::get({sizeOr(group.getNumPages()), static_cast<int64_t>(group.getPageSize()),
+  return MemRefType::get({sizeOr(group.getNumPages()),
+                          static_cast<int64_t>(group.getPageSize()),
                           type.getNumHeads(), type.getHeadDim()},
                          type.getElementType(),
                          StridedLayoutAttr::get(context, ShapedType::kDynamic,
@@ -77,8 +80,9 @@ private:
       auto function = get->getParentOfType<func::FuncOp>();
       auto *entry = function ? used.find(function) : used.end();
       if (entry == used.end()) {
-        get.emitOpError() << "is not in a 'func.func' of this module, so its buffers cannot "
-                             "become arguments; use 'kvcache.view_cache' here";
+        get.emitOpError()
+            << "is not in a 'func.func' of this module, so its buffers cannot "
+               "become arguments; use 'kvcache.view_cache' here";
         return WalkResult::interrupt();
       }
       entry->second.insert(getCacheDeclaration(get.getHandle()));
@@ -88,7 +92,8 @@ private:
   }
 
   func::FuncOp getCallee(func::CallOp call) {
-    return SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(call, call.getCalleeAttr());
+    return SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+        call, call.getCalleeAttr());
   }
 
   CacheSet *cachesOf(func::FuncOp function) {
@@ -118,17 +123,19 @@ private:
       auto uses = SymbolTable::getSymbolUses(function, getOperation());
       if (!uses)
         return getOperation().emitError()
-               << "holds ops of unknown dialects, so the uses of @" << function.getSymName()
-               << " cannot be found";
+               << "holds ops of unknown dialects, so the uses of @"
+               << function.getSymName() << " cannot be found";
       for (SymbolTable::SymbolUse use : *uses) {
         auto call = dyn_cast<func::CallOp>(use.getUser());
         if (call && cachesOf(call->getParentOfType<func::FuncOp>()))
           continue;
         InFlightDiagnostic diag =
             use.getUser()->emitOpError()
-            << "uses @" << function.getSymName() << ", which has to take the buffers of cache @"
+            << "uses @" << function.getSymName()
+            << ", which has to take the buffers of cache @"
             << CacheOp(caches.front()).getSymName()
-            << " as arguments; only a 'func.call' in a 'func.func' can hand them on";
+            << " as arguments; only a 'func.call' in a 'func.func' can hand "
+               "them on";
         diag.attachNote(function.getLoc()) << "the function is here";
         return diag;
       }
@@ -138,7 +145,8 @@ private:
 
   Signature layOut(const CacheSet &caches) {
     Signature signature;
-    bool manyGroups = llvm::range_size(getOperation().getOps<CacheGroupOp>()) > 1;
+    bool manyGroups =
+        llvm::range_size(getOperation().getOps<CacheGroupOp>()) > 1;
     SmallVector<CacheGroupOp> groups;
     // In the order of declaration, which is the same for callers and callees.
     for (auto cache : getOperation().getOps<CacheOp>()) {
@@ -148,21 +156,25 @@ private:
         groups.push_back(cache.getGroupOp());
       signature.firstOfCache[cache] = signature.buffers.size();
       for (StringRef suffix : {".k_cache", ".v_cache"})
-        signature.buffers.push_back(
-            {(cache.getSymName() + suffix).str(), BufferRole::Cache, getPagesType(cache)});
+        signature.buffers.push_back({(cache.getSymName() + suffix).str(),
+                                     BufferRole::Cache, getPagesType(cache)});
     }
     Builder builder(&getContext());
     Type i32 = builder.getI32Type(), i64 = builder.getI64Type();
     for (CacheGroupOp group : groups) {
       std::string prefix = manyGroups ? (group.getSymName() + ".").str() : "";
       int64_t sequences = sizeOr(group.getMaxSequences());
-      int64_t starts = ShapedType::isDynamic(sequences) ? sequences : sequences + 1;
+      int64_t starts =
+          ShapedType::isDynamic(sequences) ? sequences : sequences + 1;
       signature.firstOfGroup[group] = signature.buffers.size();
       signature.buffers.append(
           {{prefix + "page_table", BufferRole::PageTable,
-            MemRefType::get({sequences, sizeOr(group.getMaxPagesPerSequence())}, i32)},
-           {prefix + "lengths", BufferRole::Lengths, MemRefType::get({sequences}, i32)},
-           {prefix + "query_start", BufferRole::QueryStart, MemRefType::get({starts}, i32)},
+            MemRefType::get({sequences, sizeOr(group.getMaxPagesPerSequence())},
+                            i32)},
+           {prefix + "lengths", BufferRole::Lengths,
+            MemRefType::get({sequences}, i32)},
+           {prefix + "query_start", BufferRole::QueryStart,
+            MemRefType::get({starts}, i32)},
            {prefix + "slot_mapping", BufferRole::Slots,
             MemRefType::get({sizeOr(group.getMaxTokens())}, i64)}});
     }
@@ -177,22 +189,25 @@ private:
     for (const Buffer &buffer : signature.buffers) {
       NamedAttribute attributes[] = {
           builder.getNamedAttr(kBufferName, builder.getStringAttr(buffer.name)),
-          builder.getNamedAttr(kBufferRole, BufferRoleAttr::get(&getContext(), buffer.role))};
+          builder.getNamedAttr(
+              kBufferRole, BufferRoleAttr::get(&getContext(), buffer.role))};
       (void)function.insertArgument(function.getNumArguments(), buffer.type,
-                                    builder.getDictionaryAttr(attributes), function.getLoc());
+                                    builder.getDictionaryAttr(attributes),
+                                    function.getLoc());
     }
     ++numFunctions;
     SmallVector<GetCacheOp> handles;
     function.walk([&](GetCacheOp get) { handles.push_back(get); });
     for (GetCacheOp get : handles) {
       CacheOp cache = getCacheDeclaration(get.getHandle());
-      auto pages = function.getArguments().drop_front(first + signature.firstOfCache[cache]);
-      auto tables =
-          function.getArguments().drop_front(first + signature.firstOfGroup[cache.getGroupOp()]);
+      auto pages = function.getArguments().drop_front(
+          first + signature.firstOfCache[cache]);
+      auto tables = function.getArguments().drop_front(
+          first + signature.firstOfGroup[cache.getGroupOp()]);
       OpBuilder at(get);
-      Value view = ViewCacheOp::create(at, get.getLoc(), get.getHandle().getType(),
-                                       get.getCacheAttr(), pages[0], pages[1], tables[0],
-                                       tables[1], tables[2], tables[3]);
+      Value view = ViewCacheOp::create(
+          at, get.getLoc(), get.getHandle().getType(), get.getCacheAttr(),
+          pages[0], pages[1], tables[0], tables[1], tables[2], tables[3]);
       get.replaceAllUsesWith(view);
       get.erase();
     }

@@ -70,7 +70,7 @@ struct ConvertKVCacheToNVVM
       link.push_back(builder.getStringAttr(kernelLibrary));
     kernels.setTargetsAttr(builder.getArrayAttr({NVVM::NVVMTargetAttr::get(
         module.getContext(), /*optLevel=*/3, "nvptx64-nvidia-cuda", target, ptxFeature(target),
-        /*flags=*/nullptr, builder.getArrayAttr(link))}));
+        /*flags=*/nullptr, link.empty() ? ArrayAttr() : builder.getArrayAttr(link))}));
   }
 
   LogicalResult createKernel(LaunchOp launch) {

@@ -1,4 +1,5 @@
-//===- KVCacheToReference.cpp - Executable definition of the cache ops ------===//
+//===- KVCacheToReference.cpp - Executable definition of the cache ops
+//------===//
 
 #include "ReferenceArithmetic.h"
 #include "kvcache/Conversion/Passes.h"
@@ -11,6 +12,7 @@
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
 
 namespace mlir::kvcache {
 #define GEN_PASS_DEF_CONVERTKVCACHETOREFERENCE
@@ -29,13 +31,16 @@ using namespace mlir::kvcache;
 static LogicalResult checkHandle(CacheOpInterface op) {
   Value handle = op.getCacheHandle();
   if (!handle.getDefiningOp<ViewCacheOp>()) {
-    InFlightDiagnostic diag = op->emitOpError()
-                              << "needs the buffers of its cache, but its handle comes from ";
+    InFlightDiagnostic diag =
+        op->emitOpError()
+        << "needs the buffers of its cache, but its handle comes from ";
     if (Operation *def = handle.getDefiningOp())
       diag << "'" << def->getName()
-           << "'; run 'kvcache-caches-to-arguments' first, or use 'kvcache.view_cache'";
+           << "'; run 'kvcache-caches-to-arguments' first, or use "
+              "'kvcache.view_cache'";
     else
-      diag << "a block argument; make the handle in this function, with 'kvcache.view_cache'";
+      diag << "a block argument; make the handle in this function, with "
+              "'kvcache.view_cache'";
     return diag;
   }
   CacheOp cache = getCacheDeclaration(handle);
@@ -44,8 +49,8 @@ static LogicalResult checkHandle(CacheOpInterface op) {
   for (ScaleBufferOp scale : {cache.getKScaleOp(), cache.getVScaleOp()})
     if (!scale.getScale().isStatic()) {
       InFlightDiagnostic diag =
-          op->emitOpError() << "needs the value of scale @" << scale.getSymName()
-                            << ", whose state is '"
+          op->emitOpError() << "needs the value of scale @"
+                            << scale.getSymName() << ", whose state is '"
                             << stringifyScaleState(scale.getScale().getState())
                             << "'; run 'kvcache-fold-checkpoint-scales' and "
                                "'kvcache-drop-dynamic-scales' first";
@@ -57,18 +62,22 @@ static LogicalResult checkHandle(CacheOpInterface op) {
 
 static LogicalResult checkOp(Operation *op) {
   if (isa<CalculateScalesOp>(op))
-    return op->emitOpError() << "estimates scales at run time, which nothing lowers; run "
-                                "'kvcache-drop-dynamic-scales' first";
+    return op->emitOpError()
+           << "estimates scales at run time, which nothing lowers; run "
+              "'kvcache-drop-dynamic-scales' first";
   if (isa<ProgramOp, LaunchOp>(op))
-    return op->emitOpError() << "has no reference form: programs become kernels; run "
-                                "'convert-kvcache-to-reference' on functions, before "
-                                "'kvcache-form-programs'";
+    return op->emitOpError()
+           << "has no reference form: programs become kernels; run "
+              "'convert-kvcache-to-reference' on functions, before "
+              "'kvcache-form-programs'";
   if (auto load = dyn_cast<LoadScaleOp>(op)) {
-    auto scale = SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(op, load.getScaleAttr());
+    auto scale = SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(
+        op, load.getScaleAttr());
     if (!scale.getScale().isStatic())
-      return op->emitOpError() << "loads scale @" << scale.getSymName() << ", whose state is '"
-                               << stringifyScaleState(scale.getScale().getState())
-                               << "'; run 'kvcache-fold-checkpoint-scales' first";
+      return op->emitOpError()
+             << "loads scale @" << scale.getSymName() << ", whose state is '"
+             << stringifyScaleState(scale.getScale().getState())
+             << "'; run 'kvcache-fold-checkpoint-scales' first";
     return success();
   }
   auto access = dyn_cast<CacheOpInterface>(op);
@@ -77,15 +86,18 @@ static LogicalResult checkOp(Operation *op) {
   auto attention = dyn_cast<PagedAttentionOp>(op);
   if (!attention)
     return success();
-  for (auto [name, value] : {std::pair<StringRef, Value>{"query", attention.getQuery()},
-                             {"output", attention.getOut()}})
+  for (auto [name, value] :
+       {std::pair<StringRef, Value>{"query", attention.getQuery()},
+        {"output", attention.getOut()}})
     if (getElementTypeOrSelf(value.getType()).getIntOrFloatBitWidth() == 8)
-      return op->emitOpError() << name << " is " << value.getType()
-                               << ", but the op carries no scale for it; use f16, bf16 or f32, "
-                                  "with 'kvcache.quantize' or 'kvcache.dequantize' around it";
+      return op->emitOpError()
+             << name << " is " << value.getType()
+             << ", but the op carries no scale for it; use f16, bf16 or f32, "
+                "with 'kvcache.quantize' or 'kvcache.dequantize' around it";
   if (!attention.getSoftmaxScale())
-    return op->emitOpError() << "has no 'softmax_scale'; run 'kvcache-apply-model-config' with "
-                                "the model's config.json, or give the attribute";
+    return op->emitOpError()
+           << "has no 'softmax_scale'; run 'kvcache-apply-model-config' with "
+              "the model's config.json, or give the attribute";
   return success();
 }
 
@@ -103,7 +115,8 @@ struct ScaleValues {
 
 class ReferenceLowering {
 public:
-  explicit ReferenceLowering(ModuleOp module) : module(module), arithmetic(module) {}
+  explicit ReferenceLowering(ModuleOp module)
+      : module(module), arithmetic(module) {}
 
   void lower(WriteOp op);
   void lower(PagedAttentionOp op);
@@ -114,30 +127,42 @@ public:
 private:
   using Builder = ImplicitLocOpBuilder;
 
-  Value index(Builder &b, int64_t value) { return arith::ConstantIndexOp::create(b, value); }
+  Value index(Builder &b, int64_t value) {
+    return arith::ConstantIndexOp::create(b, value);
+  }
   Value real(Builder &b, double value) {
     return arith::ConstantOp::create(b, b.getF64FloatAttr(value));
   }
   Value real32(Builder &b, float value) {
     return arith::ConstantOp::create(b, b.getF32FloatAttr(value));
   }
-  Value add(Builder &b, Value x, Value y) { return arith::AddIOp::create(b, x, y); }
-  Value sub(Builder &b, Value x, Value y) { return arith::SubIOp::create(b, x, y); }
-  Value mul(Builder &b, Value x, Value y) { return arith::MulFOp::create(b, x, y); }
-  Value dim(Builder &b, Value memref, int64_t i) { return memref::DimOp::create(b, memref, i); }
+  Value add(Builder &b, Value x, Value y) {
+    return arith::AddIOp::create(b, x, y);
+  }
+  Value sub(Builder &b, Value x, Value y) {
+    return arith::SubIOp::create(b, x, y);
+  }
+  Value mul(Builder &b, Value x, Value y) {
+    return arith::MulFOp::create(b, x, y);
+  }
+  Value dim(Builder &b, Value memref, int64_t i) {
+    return memref::DimOp::create(b, memref, i);
+  }
   Value load(Builder &b, Value memref, ValueRange indices) {
     return memref::LoadOp::create(b, memref, indices);
   }
   Value loadIndex(Builder &b, Value memref, ValueRange indices) {
-    return arith::IndexCastOp::create(b, b.getIndexType(), load(b, memref, indices));
+    return arith::IndexCastOp::create(b, b.getIndexType(),
+                                      load(b, memref, indices));
   }
   void store(Builder &b, Value value, Value memref, ValueRange indices) {
     memref::StoreOp::create(b, value, memref, indices);
   }
 
   /// for (i = from; i < to; ++i) state = body(i, state)
-  SmallVector<Value> loop(Builder &b, Value from, Value to, ValueRange init,
-                          function_ref<SmallVector<Value>(Builder &, Value, ValueRange)> body) {
+  SmallVector<Value>
+  loop(Builder &b, Value from, Value to, ValueRange init,
+       function_ref<SmallVector<Value>(Builder &, Value, ValueRange)> body) {
     auto loop = scf::ForOp::create(
         b, from, to, index(b, 1), init,
         [&](OpBuilder &nested, Location loc, Value i, ValueRange state) {
@@ -146,7 +171,8 @@ private:
         });
     return llvm::to_vector_of<Value>(loop.getResults());
   }
-  void loop(Builder &b, Value from, Value to, function_ref<void(Builder &, Value)> body) {
+  void loop(Builder &b, Value from, Value to,
+            function_ref<void(Builder &, Value)> body) {
     loop(b, from, to, {}, [&](Builder &inner, Value i, ValueRange) {
       body(inner, i);
       return SmallVector<Value>();
@@ -158,8 +184,10 @@ private:
   ScaleValues getScale(Builder &b, ScaleBufferOp scale);
   Value scaleOfHead(Builder &b, const ScaleValues &scale, Value head);
   Value quantizeQuotient(Builder &b, Value quotient, FloatType type);
-  void writeElement(Builder &b, Value element, Value scale, Value pages, ValueRange indices);
-  void attendRow(Builder &b, PagedAttentionOp op, Value sequence, Value row, Value position);
+  void writeElement(Builder &b, Value element, Value scale, Value pages,
+                    ValueRange indices);
+  void attendRow(Builder &b, PagedAttentionOp op, Value sequence, Value row,
+                 Value position);
 
   /// What `attendRow` needs of the op it is in.
   struct Attention {
@@ -179,7 +207,8 @@ Value ReferenceLowering::readBuffer(Builder &b, Value value) {
   if (!tensor)
     return value;
   return bufferization::ToBufferOp::create(
-      b, MemRefType::get(tensor.getShape(), tensor.getElementType()), value, /*read_only=*/true);
+      b, MemRefType::get(tensor.getShape(), tensor.getElementType()), value,
+      /*read_only=*/true);
 }
 
 /// A memref output is written in place; a tensor becomes a fresh buffer with
@@ -202,26 +231,31 @@ ScaleValues ReferenceLowering::getScale(Builder &b, ScaleBufferOp scale) {
   ScaleValues result{scale.getScale().getValues().asArrayRef(), {}};
   if (result.values.size() == 1)
     return result;
-  auto type = MemRefType::get({static_cast<int64_t>(result.values.size())}, b.getF32Type());
+  auto type = MemRefType::get({static_cast<int64_t>(result.values.size())},
+                              b.getF32Type());
   std::string name = ("kvcache.scale." + scale.getSymName()).str();
   if (!SymbolTable::lookupSymbolIn(module, name)) {
-    auto values = DenseElementsAttr::get(RankedTensorType::get(type.getShape(), b.getF32Type()),
-                                         result.values);
+    auto values = DenseElementsAttr::get(
+        RankedTensorType::get(type.getShape(), b.getF32Type()), result.values);
     OpBuilder top = OpBuilder::atBlockBegin(module.getBody());
-    memref::GlobalOp::create(top, scale.getLoc(), name, top.getStringAttr("private"), type,
-                             values, /*constant=*/true, /*alignment=*/IntegerAttr());
+    memref::GlobalOp::create(top, scale.getLoc(), name,
+                             top.getStringAttr("private"), type, values,
+                             /*constant=*/true, /*alignment=*/IntegerAttr());
   }
   result.perHead = memref::GetGlobalOp::create(b, type, name);
   return result;
 }
 
 /// The f32 scale of a KV head.
-Value ReferenceLowering::scaleOfHead(Builder &b, const ScaleValues &scale, Value head) {
-  return scale.perHead ? load(b, scale.perHead, head) : real32(b, scale.values[0]);
+Value ReferenceLowering::scaleOfHead(Builder &b, const ScaleValues &scale,
+                                     Value head) {
+  return scale.perHead ? load(b, scale.perHead, head)
+                       : real32(b, scale.values[0]);
 }
 
 /// Clamps and rounds x / s or x * (1/s), an f32.
-Value ReferenceLowering::quantizeQuotient(Builder &b, Value quotient, FloatType type) {
+Value ReferenceLowering::quantizeQuotient(Builder &b, Value quotient,
+                                          FloatType type) {
   float largest = getLargestFinite(type).convertToFloat();
   // maximumf and minimumf, unlike maxnumf and minnumf, keep NaN.
   Value clamped = arith::MaximumFOp::create(b, quotient, real32(b, -largest));
@@ -230,22 +264,26 @@ Value ReferenceLowering::quantizeQuotient(Builder &b, Value quotient, FloatType 
 }
 
 /// The value of an element as f32, which holds every 8 and 16 bit float.
-static Value toF32(ImplicitLocOpBuilder &b, ReferenceArithmetic &arithmetic, Value element) {
+static Value toF32(ImplicitLocOpBuilder &b, ReferenceArithmetic &arithmetic,
+                   Value element) {
   if (element.getType().isF32())
     return element;
   if (element.getType().getIntOrFloatBitWidth() == 16)
     return arith::ExtFOp::create(b, b.getF32Type(), element);
-  return arith::TruncFOp::create(b, b.getF32Type(), arithmetic.widen(b, element));
+  return arith::TruncFOp::create(b, b.getF32Type(),
+                                 arithmetic.widen(b, element));
 }
 
 /// Stores `element`, divided by `scale` if there is one.
-void ReferenceLowering::writeElement(Builder &b, Value element, Value scale, Value pages,
-                                     ValueRange indices) {
-  auto type = cast<FloatType>(cast<MemRefType>(pages.getType()).getElementType());
+void ReferenceLowering::writeElement(Builder &b, Value element, Value scale,
+                                     Value pages, ValueRange indices) {
+  auto type =
+      cast<FloatType>(cast<MemRefType>(pages.getType()).getElementType());
   Value code = element;
   if (scale)
     code = quantizeQuotient(
-        b, arith::DivFOp::create(b, toF32(b, arithmetic, element), scale), type);
+        b, arith::DivFOp::create(b, toF32(b, arithmetic, element), scale),
+        type);
   else if (element.getType() != type)
     code = arithmetic.round(b, arithmetic.widen(b, element), type);
   store(b, code, pages, indices);
@@ -271,40 +309,47 @@ void ReferenceLowering::lower(WriteOp op) {
   Value numSlots =
       arith::MulIOp::create(b, dim(b, view.getKPages(), 0), pageSize);
   // There may be more rows than slots (padding) and more slots than rows.
-  Value rows = arith::MinSIOp::create(b, dim(b, sides[0].rows, 0), dim(b, view.getSlots(), 0));
+  Value rows = arith::MinSIOp::create(b, dim(b, sides[0].rows, 0),
+                                      dim(b, view.getSlots(), 0));
 
   loop(b, zero, rows, [&](Builder &b, Value row) {
     Value slot = loadIndex(b, view.getSlots(), row);
-    Value isSlot = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, slot, zero);
-    Value inPool = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, slot, numSlots);
+    Value isSlot =
+        arith::CmpIOp::create(b, arith::CmpIPredicate::sge, slot, zero);
+    Value inPool =
+        arith::CmpIOp::create(b, arith::CmpIPredicate::slt, slot, numSlots);
     Value writes = arith::AndIOp::create(b, isSlot, inPool);
     auto branch = scf::IfOp::create(b, writes, /*withElseRegion=*/false);
     ImplicitLocOpBuilder in(b.getLoc(), branch.thenBlock()->getTerminator());
     Value page = arith::DivUIOp::create(in, slot, pageSize);
     Value token = arith::RemUIOp::create(in, slot, pageSize);
-    loop(in, zero, index(in, cache.getCacheType().getNumHeads()), [&](Builder &b, Value head) {
-      for (Side &side : sides) {
-        Value scale = quantized ? scaleOfHead(b, side.scale, head) : Value();
-        loop(b, zero, index(b, cache.getCacheType().getHeadDim()), [&](Builder &b, Value d) {
-          writeElement(b, load(b, side.rows, {row, head, d}), scale, side.pages,
-                       {page, token, head, d});
-        });
-      }
-    });
+    loop(in, zero, index(in, cache.getCacheType().getNumHeads()),
+         [&](Builder &b, Value head) {
+           for (Side &side : sides) {
+             Value scale =
+                 quantized ? scaleOfHead(b, side.scale, head) : Value();
+             loop(b, zero, index(b, cache.getCacheType().getHeadDim()),
+                  [&](Builder &b, Value d) {
+                    writeElement(b, load(b, side.rows, {row, head, d}), scale,
+                                 side.pages, {page, token, head, d});
+                  });
+           }
+         });
   });
   op.erase();
 }
 
 /// All query heads of one row, at `position` of its sequence.
-void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op, Value sequence, Value row,
-                                  Value position) {
+void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
+                                  Value sequence, Value row, Value position) {
   auto view = op.getCache().getDefiningOp<ViewCacheOp>();
   CacheOp cache = getCacheDeclaration(op.getCache());
   const Attention &a = attention;
   Value zero = index(b, 0);
   Value headDim = index(b, cache.getCacheType().getHeadDim());
   Value pageSize = index(b, cache.getGroupOp().getPageSize());
-  Value group = index(b, op.getNumQueryHeads() / cache.getCacheType().getNumHeads());
+  Value group =
+      index(b, op.getNumQueryHeads() / cache.getCacheType().getNumHeads());
   bool quantized = cache.getCacheType().isQuantized();
 
   // Keys [first, end); nothing when the position is negative.
@@ -312,8 +357,10 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op, Value sequenc
   Value first = zero;
   if (op.getWindow())
     first = arith::MaxSIOp::create(
-        b, zero, sub(b, position, index(b, static_cast<int64_t>(*op.getWindow()))));
-  Value seesNothing = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, first, end);
+        b, zero,
+        sub(b, position, index(b, static_cast<int64_t>(*op.getWindow()))));
+  Value seesNothing =
+      arith::CmpIOp::create(b, arith::CmpIPredicate::sge, first, end);
 
   loop(b, zero, index(b, op.getNumQueryHeads()), [&](Builder &b, Value head) {
     Value kvHead = arith::DivUIOp::create(b, head, group);
@@ -324,7 +371,8 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op, Value sequenc
       scoreScale = mul(b, real(b, softmaxScale),
                        arithmetic.widen(b, scaleOfHead(b, a.kScale, kvHead)));
     } else {
-      scoreScale = real(b, quantized ? softmaxScale * double(a.kScale.values[0]) : softmaxScale);
+      scoreScale = real(b, quantized ? softmaxScale * double(a.kScale.values[0])
+                                     : softmaxScale);
     }
     if (quantized)
       outputScale = arithmetic.widen(b, scaleOfHead(b, a.vScale, kvHead));
@@ -337,35 +385,49 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op, Value sequenc
       Value page = pageOf(b, key);
       Value token = arith::RemUIOp::create(b, key, pageSize);
       Value product =
-          loop(b, zero, headDim, real(b, 0.0), [&](Builder &b, Value d, ValueRange sum) {
-            Value q = arithmetic.widen(b, load(b, a.query, {row, head, d}));
-            Value k = arithmetic.widen(b, load(b, view.getKPages(), {page, token, kvHead, d}));
-            return SmallVector<Value>{arith::AddFOp::create(b, sum[0], mul(b, q, k))};
-          })[0];
+          loop(b, zero, headDim, real(b, 0.0),
+               [&](Builder &b, Value d, ValueRange sum) {
+                 Value q =
+                     arithmetic.widen(b, load(b, a.query, {row, head, d}));
+                 Value k = arithmetic.widen(
+                     b, load(b, view.getKPages(), {page, token, kvHead, d}));
+                 return SmallVector<Value>{
+                     arith::AddFOp::create(b, sum[0], mul(b, q, k))};
+               })[0];
       Value scaled = mul(b, product, scoreScale);
       if (!op.getSoftCap())
         return scaled;
       Value cap = real(b, op.getSoftCap()->convertToDouble());
-      return mul(b, cap, math::TanhOp::create(b, arith::DivFOp::create(b, scaled, cap)));
+      return mul(
+          b, cap,
+          math::TanhOp::create(b, arith::DivFOp::create(b, scaled, cap)));
     };
 
     Value minusInfinity = real(b, -std::numeric_limits<double>::infinity());
-    Value maximum =
-        loop(b, first, end, minusInfinity, [&](Builder &b, Value key, ValueRange state) {
-          return SmallVector<Value>{arith::MaximumFOp::create(b, state[0], score(b, key))};
-        })[0];
-    loop(b, zero, headDim, [&](Builder &b, Value d) { store(b, real(b, 0.0), a.accumulator, d); });
-    Value sum = loop(b, first, end, real(b, 0.0), [&](Builder &b, Value key, ValueRange state) {
-      Value p = math::ExpOp::create(b, arith::SubFOp::create(b, score(b, key), maximum));
-      Value page = pageOf(b, key);
-      Value token = arith::RemUIOp::create(b, key, pageSize);
-      loop(b, zero, headDim, [&](Builder &b, Value d) {
-        Value v = arithmetic.widen(b, load(b, view.getVPages(), {page, token, kvHead, d}));
-        Value old = load(b, a.accumulator, d);
-        store(b, arith::AddFOp::create(b, old, mul(b, p, v)), a.accumulator, d);
-      });
-      return SmallVector<Value>{arith::AddFOp::create(b, state[0], p)};
-    })[0];
+    Value maximum = loop(b, first, end, minusInfinity,
+                         [&](Builder &b, Value key, ValueRange state) {
+                           return SmallVector<Value>{arith::MaximumFOp::create(
+                               b, state[0], score(b, key))};
+                         })[0];
+    loop(b, zero, headDim, [&](Builder &b, Value d) {
+      store(b, real(b, 0.0), a.accumulator, d);
+    });
+    Value sum =
+        loop(b, first, end, real(b, 0.0),
+             [&](Builder &b, Value key, ValueRange state) {
+               Value p = math::ExpOp::create(
+                   b, arith::SubFOp::create(b, score(b, key), maximum));
+               Value page = pageOf(b, key);
+               Value token = arith::RemUIOp::create(b, key, pageSize);
+               loop(b, zero, headDim, [&](Builder &b, Value d) {
+                 Value v = arithmetic.widen(
+                     b, load(b, view.getVPages(), {page, token, kvHead, d}));
+                 Value old = load(b, a.accumulator, d);
+                 store(b, arith::AddFOp::create(b, old, mul(b, p, v)),
+                       a.accumulator, d);
+               });
+               return SmallVector<Value>{arith::AddFOp::create(b, state[0], p)};
+             })[0];
 
     auto outType = cast<FloatType>(getElementTypeOrSelf(a.out.getType()));
     loop(b, zero, headDim, [&](Builder &b, Value d) {
@@ -383,6 +445,17 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op, Value sequenc
   });
 }
 
+/// memref [head dim] of f64 on the stack, in the function's entry block, so
+/// that it is one also when the op is in a loop.
+static Value accumulatorFor(PagedAttentionOp op) {
+  auto function = op->getParentOfType<FunctionOpInterface>();
+  OpBuilder entry =
+      OpBuilder::atBlockBegin(&function.getFunctionBody().front());
+  auto type = MemRefType::get({op.getCache().getType().getHeadDim()},
+                              entry.getF64Type());
+  return memref::AllocaOp::create(entry, op.getLoc(), type);
+}
+
 void ReferenceLowering::lower(PagedAttentionOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
   auto view = op.getCache().getDefiningOp<ViewCacheOp>();
@@ -396,43 +469,48 @@ void ReferenceLowering::lower(PagedAttentionOp op) {
     attention.kScale = getScale(b, cache.getKScaleOp());
     attention.vScale = getScale(b, cache.getVScaleOp());
   }
-  attention.accumulator = memref::AllocOp::create(
-      b, MemRefType::get({cache.getCacheType().getHeadDim()}, b.getF64Type()));
+  attention.accumulator = accumulatorFor(op);
 
   Value tokens = dim(b, attention.query, 0);
-  loop(b, index(b, 0), dim(b, view.getLengths(), 0), [&](Builder &b, Value sequence) {
-    Value begin = loadIndex(b, view.getQueryStart(), sequence);
-    Value end = loadIndex(b, view.getQueryStart(), add(b, sequence, index(b, 1)));
-    Value length = loadIndex(b, view.getLengths(), sequence);
-    // Query i of n is at length - n + i, so row r is at (length - end) + r.
-    Value offset = sub(b, length, end);
-    Value last = arith::MinSIOp::create(b, end, tokens);
-    loop(b, begin, last, [&](Builder &b, Value row) {
-      attendRow(b, op, sequence, row, add(b, offset, row));
-    });
-  });
-  memref::DeallocOp::create(b, attention.accumulator);
+  loop(b, index(b, 0), dim(b, view.getLengths(), 0),
+       [&](Builder &b, Value sequence) {
+         Value begin = loadIndex(b, view.getQueryStart(), sequence);
+         Value end =
+             loadIndex(b, view.getQueryStart(), add(b, sequence, index(b, 1)));
+         Value length = loadIndex(b, view.getLengths(), sequence);
+         // Query i of n is at length - n + i, so row r is at (length - end) +
+         // r.
+         Value offset = sub(b, length, end);
+         Value last = arith::MinSIOp::create(b, end, tokens);
+         loop(b, begin, last, [&](Builder &b, Value row) {
+           attendRow(b, op, sequence, row, add(b, offset, row));
+         });
+       });
 
   SmallVector<Value> results;
-  for (auto [init, buffer] : {std::pair<Value, Value>{op.getOut(), attention.out},
-                              {op.getLse(), attention.lse}})
+  for (auto [init, buffer] :
+       {std::pair<Value, Value>{op.getOut(), attention.out},
+        {op.getLse(), attention.lse}})
     if (init && isa<RankedTensorType>(init.getType()))
-      results.push_back(bufferization::ToTensorOp::create(b, init.getType(), buffer,
-                                                          /*restrict=*/true, /*writable=*/true));
+      results.push_back(bufferization::ToTensorOp::create(
+          b, init.getType(), buffer,
+          /*restrict=*/true, /*writable=*/true));
   op->replaceAllUsesWith(results);
   op.erase();
 }
 
 /// linalg.generic over one tensor of any shape.
-static Value elementwise(ImplicitLocOpBuilder &b, Value input, RankedTensorType type,
-                         function_ref<Value(ImplicitLocOpBuilder &, Value)> body) {
+static Value
+elementwise(ImplicitLocOpBuilder &b, Value input, RankedTensorType type,
+            function_ref<Value(ImplicitLocOpBuilder &, Value)> body) {
   SmallVector<Value> sizes;
   for (int64_t i = 0; i < type.getRank(); ++i)
     if (type.isDynamicDim(i))
       sizes.push_back(tensor::DimOp::create(b, input, i));
   Value empty = tensor::EmptyOp::create(b, type, sizes);
   AffineMap map = b.getMultiDimIdentityMap(type.getRank());
-  SmallVector<utils::IteratorType> iterators(type.getRank(), utils::IteratorType::parallel);
+  SmallVector<utils::IteratorType> iterators(type.getRank(),
+                                             utils::IteratorType::parallel);
   return linalg::GenericOp::create(
              b, type, input, empty, ArrayRef<AffineMap>{map, map}, iterators,
              [&](OpBuilder &nested, Location loc, ValueRange arguments) {
@@ -457,20 +535,22 @@ void ReferenceLowering::lower(QuantizeOp op) {
 void ReferenceLowering::lower(DequantizeOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
   auto type = cast<RankedTensorType>(op.getResult().getType());
-  Value result = elementwise(b, op.getInput(), type, [&](Builder &b, Value code) -> Value {
-    Value product = mul(b, toF32(b, arithmetic, code), op.getScale());
-    if (type.getElementType().isF32())
-      return product;
-    return arithmetic.round(b, arithmetic.widen(b, product),
-                            cast<FloatType>(type.getElementType()));
-  });
+  Value result =
+      elementwise(b, op.getInput(), type, [&](Builder &b, Value code) -> Value {
+        Value product = mul(b, toF32(b, arithmetic, code), op.getScale());
+        if (type.getElementType().isF32())
+          return product;
+        return arithmetic.round(b, arithmetic.widen(b, product),
+                                cast<FloatType>(type.getElementType()));
+      });
   op.replaceAllUsesWith(result);
   op.erase();
 }
 
 void ReferenceLowering::lower(LoadScaleOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
-  auto scale = SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(op, op.getScaleAttr());
+  auto scale = SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(
+      op, op.getScaleAttr());
   op.replaceAllUsesWith(real32(b, scale.getScale().getValue()));
   op.erase();
 }
@@ -481,7 +561,8 @@ void ReferenceLowering::lower(LoadScaleOp op) {
 
 namespace {
 class ConvertKVCacheToReferencePass
-    : public kvcache::impl::ConvertKVCacheToReferenceBase<ConvertKVCacheToReferencePass> {
+    : public kvcache::impl::ConvertKVCacheToReferenceBase<
+          ConvertKVCacheToReferencePass> {
 public:
   void runOnOperation() override {
     ModuleOp module = getOperation();
@@ -513,12 +594,15 @@ public:
       else if (auto load = dyn_cast<LoadScaleOp>(op))
         lowering.lower(load);
       else
-        (isa<GetCacheOp, ViewCacheOp>(op) ? handles : declarations).push_back(op);
+        (isa<GetCacheOp, ViewCacheOp>(op) ? handles : declarations)
+            .push_back(op);
     }
     for (Operation *op : llvm::concat<Operation *>(handles, declarations)) {
       if (!op->use_empty()) {
-        op->emitOpError() << "is used by '" << op->use_begin()->getOwner()->getName()
-                          << "', which has no reference form; handles cannot leave the function "
+        op->emitOpError() << "is used by '"
+                          << op->use_begin()->getOwner()->getName()
+                          << "', which has no reference form; handles cannot "
+                             "leave the function "
                              "that makes them";
         return signalPassFailure();
       }

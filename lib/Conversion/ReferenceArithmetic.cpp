@@ -1,4 +1,5 @@
-//===- ReferenceArithmetic.cpp - Exact narrow float conversions -------------===//
+//===- ReferenceArithmetic.cpp - Exact narrow float conversions
+//-------------===//
 
 #include "ReferenceArithmetic.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -50,11 +51,18 @@ struct Emitter {
   ImplicitLocOpBuilder &b;
 
   Value integer(uint64_t value) {
-    return arith::ConstantOp::create(b, b.getI64IntegerAttr(static_cast<int64_t>(value)));
+    return arith::ConstantOp::create(
+        b, b.getI64IntegerAttr(static_cast<int64_t>(value)));
   }
-  Value real(double value) { return arith::ConstantOp::create(b, b.getF64FloatAttr(value)); }
-  Value bits(Value real) { return arith::BitcastOp::create(b, b.getI64Type(), real); }
-  Value fromBits(Value bits) { return arith::BitcastOp::create(b, b.getF64Type(), bits); }
+  Value real(double value) {
+    return arith::ConstantOp::create(b, b.getF64FloatAttr(value));
+  }
+  Value bits(Value real) {
+    return arith::BitcastOp::create(b, b.getI64Type(), real);
+  }
+  Value fromBits(Value bits) {
+    return arith::BitcastOp::create(b, b.getF64Type(), bits);
+  }
   Value compare(arith::CmpIPredicate predicate, Value a, uint64_t c) {
     return arith::CmpIOp::create(b, predicate, a, integer(c));
   }
@@ -68,30 +76,36 @@ struct Emitter {
 static Value emitWiden(ImplicitLocOpBuilder &b, Value value) {
   Format format = Format::of(cast<FloatType>(value.getType()));
   Emitter e{b};
-  Value raw = arith::BitcastOp::create(b, b.getIntegerType(format.width), value);
+  Value raw =
+      arith::BitcastOp::create(b, b.getIntegerType(format.width), value);
   Value code = arith::ExtUIOp::create(b, b.getI64Type(), raw);
-  Value magnitude = arith::AndIOp::create(b, code, e.integer(format.signBit() - 1));
+  Value magnitude =
+      arith::AndIOp::create(b, code, e.integer(format.signBit() - 1));
 
   Value moved = arith::ShLIOp::create(b, magnitude, e.integer(format.shift()));
-  Value normal = e.fromBits(arith::AddIOp::create(b, moved, e.integer(format.rebias())));
+  Value normal =
+      e.fromBits(arith::AddIOp::create(b, moved, e.integer(format.rebias())));
   // A subnormal is its code times the smallest step; both are exact in f64.
   Value steps = arith::UIToFPOp::create(b, b.getF64Type(), magnitude);
   double step = std::ldexp(1.0, format.minExponent - int(format.mantissa));
   Value subnormal = arith::MulFOp::create(b, steps, e.real(step));
-  Value isSubnormal =
-      e.compare(arith::CmpIPredicate::ult, magnitude, uint64_t(1) << format.mantissa);
+  Value isSubnormal = e.compare(arith::CmpIPredicate::ult, magnitude,
+                                uint64_t(1) << format.mantissa);
   Value result = e.select(isSubnormal, subnormal, normal);
 
   if (format.hasInfinity) {
-    Value isInfinity = e.compare(arith::CmpIPredicate::eq, magnitude, format.largest + 1);
-    result = e.select(isInfinity, e.real(std::numeric_limits<double>::infinity()), result);
+    Value isInfinity =
+        e.compare(arith::CmpIPredicate::eq, magnitude, format.largest + 1);
+    result = e.select(isInfinity,
+                      e.real(std::numeric_limits<double>::infinity()), result);
   }
   Value isNaN =
       format.hasSignedZero
           ? e.compare(arith::CmpIPredicate::ugt, magnitude,
                       format.hasInfinity ? format.largest + 1 : format.largest)
           : e.compare(arith::CmpIPredicate::eq, code, format.nan);
-  result = e.select(isNaN, e.real(std::numeric_limits<double>::quiet_NaN()), result);
+  result =
+      e.select(isNaN, e.real(std::numeric_limits<double>::quiet_NaN()), result);
 
   Value sign = arith::ShRUIOp::create(b, code, e.integer(format.width - 1));
   sign = arith::ShLIOp::create(b, sign, e.integer(63));
@@ -106,8 +120,10 @@ static Value emitRound(ImplicitLocOpBuilder &b, Value value, FloatType type) {
 
   // Normal: half of the last place less one, plus one if the last kept bit is
   // odd, carries exactly when nearest even rounds up.
-  Value rebased = arith::SubIOp::create(b, magnitude, e.integer(format.rebias()));
-  Value lastKept = arith::ShRUIOp::create(b, rebased, e.integer(format.shift()));
+  Value rebased =
+      arith::SubIOp::create(b, magnitude, e.integer(format.rebias()));
+  Value lastKept =
+      arith::ShRUIOp::create(b, rebased, e.integer(format.shift()));
   Value odd = arith::AndIOp::create(b, lastKept, e.integer(1));
   uint64_t half = uint64_t(1) << (format.shift() - 1);
   Value carried = arith::AddIOp::create(b, rebased, e.integer(half - 1));
@@ -116,14 +132,15 @@ static Value emitRound(ImplicitLocOpBuilder &b, Value value, FloatType type) {
 
   // Subnormal: beside this power of two the last place of an f64 is the
   // format's smallest step, so the f64 addition rounds to nearest even.
-  double magic =
-      std::ldexp(1.0, format.minExponent - int(format.mantissa) + int(kDoubleMantissa));
+  double magic = std::ldexp(1.0, format.minExponent - int(format.mantissa) +
+                                     int(kDoubleMantissa));
   Value sum = arith::AddFOp::create(b, e.fromBits(magnitude), e.real(magic));
   uint64_t magicBits = llvm::bit_cast<uint64_t>(magic);
   Value subnormal = arith::SubIOp::create(b, e.bits(sum), e.integer(magicBits));
 
   uint64_t smallestNormal = format.rebias() + (uint64_t(1) << kDoubleMantissa);
-  Value isSubnormal = e.compare(arith::CmpIPredicate::ult, magnitude, smallestNormal);
+  Value isSubnormal =
+      e.compare(arith::CmpIPredicate::ult, magnitude, smallestNormal);
   Value code = e.select(isSubnormal, subnormal, normal);
   Value overflows = e.compare(arith::CmpIPredicate::ugt, code, format.largest);
   code = e.select(overflows, e.integer(format.overflow), code);
@@ -131,24 +148,26 @@ static Value emitRound(ImplicitLocOpBuilder &b, Value value, FloatType type) {
   Value sign = arith::ShRUIOp::create(b, bits, e.integer(63));
   sign = arith::ShLIOp::create(b, sign, e.integer(format.width - 1));
   if (!format.hasSignedZero)
-    sign = e.select(e.compare(arith::CmpIPredicate::eq, code, 0), e.integer(0), sign);
+    sign = e.select(e.compare(arith::CmpIPredicate::eq, code, 0), e.integer(0),
+                    sign);
   code = arith::OrIOp::create(b, code, sign);
-  Value isNaN = e.compare(arith::CmpIPredicate::ugt, magnitude, kDoubleInfinity);
+  Value isNaN =
+      e.compare(arith::CmpIPredicate::ugt, magnitude, kDoubleInfinity);
   code = e.select(isNaN, e.integer(format.nan), code);
   Value raw = arith::TruncIOp::create(b, b.getIntegerType(format.width), code);
   return arith::BitcastOp::create(b, type, raw);
 }
 
-StringAttr
-ReferenceArithmetic::getFunction(StringRef name, Type input, Type result,
-                                 function_ref<Value(ImplicitLocOpBuilder &, Value)> body) {
+StringAttr ReferenceArithmetic::getFunction(
+    StringRef name, Type input, Type result,
+    function_ref<Value(ImplicitLocOpBuilder &, Value)> body) {
   auto symbol = StringAttr::get(module.getContext(), name);
   if (SymbolTable::lookupSymbolIn(module, symbol))
     return symbol;
-  auto builder = ImplicitLocOpBuilder::atBlockEnd(UnknownLoc::get(module.getContext()),
-                                                  module.getBody());
-  auto function =
-      func::FuncOp::create(builder, name, builder.getFunctionType({input}, {result}));
+  auto builder = ImplicitLocOpBuilder::atBlockEnd(
+      UnknownLoc::get(module.getContext()), module.getBody());
+  auto function = func::FuncOp::create(
+      builder, name, builder.getFunctionType({input}, {result}));
   function.setPrivate();
   Block *entry = function.addEntryBlock();
   builder.setInsertionPointToStart(entry);
@@ -173,19 +192,24 @@ Value ReferenceArithmetic::widen(ImplicitLocOpBuilder &builder, Value value) {
     value = arith::ExtFOp::create(builder, builder.getF32Type(), value);
   if (value.getType().isF32())
     return arith::ExtFOp::create(builder, builder.getF64Type(), value);
-  StringAttr function =
-      getFunction(functionName("widen", type), type, builder.getF64Type(), emitWiden);
-  return func::CallOp::create(builder, function, TypeRange(builder.getF64Type()), value)
+  StringAttr function = getFunction(functionName("widen", type), type,
+                                    builder.getF64Type(), emitWiden);
+  return func::CallOp::create(builder, function,
+                              TypeRange(builder.getF64Type()), value)
       .getResult(0);
 }
 
-Value ReferenceArithmetic::round(ImplicitLocOpBuilder &builder, Value value, FloatType type) {
+Value ReferenceArithmetic::round(ImplicitLocOpBuilder &builder, Value value,
+                                 FloatType type) {
   if (type.isF64())
     return value;
   if (type.isF32())
     return arith::TruncFOp::create(builder, type, value);
-  StringAttr function = getFunction(
-      functionName("round", type), builder.getF64Type(), type,
-      [type](ImplicitLocOpBuilder &b, Value input) { return emitRound(b, input, type); });
-  return func::CallOp::create(builder, function, TypeRange(type), value).getResult(0);
+  StringAttr function =
+      getFunction(functionName("round", type), builder.getF64Type(), type,
+                  [type](ImplicitLocOpBuilder &b, Value input) {
+                    return emitRound(b, input, type);
+                  });
+  return func::CallOp::create(builder, function, TypeRange(type), value)
+      .getResult(0);
 }

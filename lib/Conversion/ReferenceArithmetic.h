@@ -24,8 +24,9 @@ public:
 
 private:
   /// The name of the function, which is made if the module has none.
-  StringAttr getFunction(StringRef name, Type input, Type result,
-                         function_ref<Value(ImplicitLocOpBuilder &, Value)> body);
+  StringAttr
+  getFunction(StringRef name, Type input, Type result,
+              function_ref<Value(ImplicitLocOpBuilder &, Value)> body);
 
   ModuleOp module;
 };

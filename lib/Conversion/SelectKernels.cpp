@@ -166,7 +166,7 @@ struct SelectKernels : public mlir::kvcache::impl::SelectKernelsBase<SelectKerne
                                   << "no kernel selected: the grid needs the capacity '" << name
                                   << "' of @" << cache.group.getSymName();
         diag.attachNote(cache.group.getLoc())
-            << "give it to 'kvcache-form-programs', as " << name << "=N";
+            << "give it to 'kvcache-import', as " << name << "=N, or write it here";
         return diag;
       }
       *result = static_cast<int64_t>(*value);

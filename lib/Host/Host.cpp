@@ -251,9 +251,8 @@ void KVCacheHost::dispatch(int32_t index, const int64_t *const *descriptors) {
 
 /// Records the types of the entry function and of the segment functions, and
 /// marks both for calls from C. Returns what is wrong, or an empty string.
-std::string
-KVCacheHost::readSignatures(ModuleOp module,
-                            llvm::ArrayRef<const char *> names) {
+std::string KVCacheHost::readSignatures(ModuleOp module,
+                                        llvm::ArrayRef<const char *> names) {
   auto entry = module.lookupSymbol<func::FuncOp>(function);
   if (!entry || entry.isExternal())
     return "expected a function @" + function + " with a body, found none";
@@ -282,7 +281,8 @@ KVCacheHost::readSignatures(ModuleOp module,
   // Arguments belong to the caller (weights may be mapped read-only).
   for (unsigned i = 0; i < entry.getNumArguments(); ++i)
     if (isa<TensorType>(entry.getArgument(i).getType()))
-      entry.setArgAttr(i, bufferization::BufferizationDialect::kWritableAttrName,
+      entry.setArgAttr(i,
+                       bufferization::BufferizationDialect::kWritableAttrName,
                        builder.getBoolAttr(false));
   for (const char *segment : names) {
     auto op = module.lookupSymbol<func::FuncOp>(segment);
@@ -294,9 +294,8 @@ KVCacheHost::readSignatures(ModuleOp module,
              std::to_string(op.getNumResults());
     for (auto [i, type] : llvm::enumerate(op.getArgumentTypes()))
       if (!isa<MemRefType>(type))
-        return std::string("@") + segment + ": argument " +
-               std::to_string(i) + ": expected a memref, found " +
-               typeName(type);
+        return std::string("@") + segment + ": argument " + std::to_string(i) +
+               ": expected a memref, found " + typeName(type);
     segments.emplace_back();
     problem = read(op, op.getArgumentTypes(), "argument", segments.back());
     if (!problem.empty())
@@ -327,10 +326,10 @@ void KVCacheHost::addTrampolines(ModuleOp module,
       continue;
     Block *entry = function.addEntryBlock(builder);
     builder.setInsertionPointToStart(entry);
-    Value count = LLVM::ConstantOp::create(
-        builder, loc, i64,
-        builder.getI64IntegerAttr(
-            std::max<int64_t>(1, entry->getNumArguments())));
+    Value count =
+        LLVM::ConstantOp::create(builder, loc, i64,
+                                 builder.getI64IntegerAttr(std::max<int64_t>(
+                                     1, entry->getNumArguments())));
     Value array = LLVM::AllocaOp::create(builder, loc, pointer, pointer, count);
     for (auto [i, argument] : llvm::enumerate(entry->getArguments())) {
       Value place = LLVM::GEPOp::create(
@@ -426,8 +425,7 @@ std::string KVCacheHost::open(llvm::StringRef text,
 }
 
 /// What is wrong with the arguments of a call, or an empty string.
-std::string
-KVCacheHost::check(llvm::ArrayRef<KVCacheHostTensor> given) const {
+std::string KVCacheHost::check(llvm::ArrayRef<KVCacheHostTensor> given) const {
   if (given.size() != arguments.size())
     return "@" + function + ": expected " + std::to_string(arguments.size()) +
            " arguments, found " + std::to_string(given.size());
@@ -482,9 +480,9 @@ KVCacheHost *kvcacheHostOpen(const char *text, size_t size, const char *name,
   auto host = std::make_unique<KVCacheHost>();
   host->name = name;
   host->function = function;
-  std::string problem = host->open(
-      llvm::StringRef(text, size),
-      llvm::ArrayRef<const char *>(segments, size_t(segment_count)));
+  std::string problem =
+      host->open(llvm::StringRef(text, size),
+                 llvm::ArrayRef<const char *>(segments, size_t(segment_count)));
   if (problem.empty())
     return host.release();
   writeError(error, error_size, problem);
@@ -495,8 +493,8 @@ int kvcacheHostRun(KVCacheHost *host, const KVCacheHostTensor *arguments,
                    int32_t count, KVCacheHostSegment segment,
                    KVCacheHostResult result, void *context, char *error,
                    size_t error_size) {
-  std::string problem = host->check(
-      llvm::ArrayRef<KVCacheHostTensor>(arguments, size_t(count)));
+  std::string problem =
+      host->check(llvm::ArrayRef<KVCacheHostTensor>(arguments, size_t(count)));
   if (!problem.empty()) {
     writeError(error, error_size, problem);
     return 1;
@@ -543,9 +541,9 @@ int kvcacheHostRun(KVCacheHost *host, const KVCacheHostTensor *arguments,
   bool ended = host->callGuarded(*packed, packedArguments.data());
   running = outer;
   if (!ended)
-    problem = "an assertion of the graph does not hold: " +
-              (host->lastPrinted.empty() ? "(without a message)"
-                                         : host->lastPrinted);
+    problem =
+        "an assertion of the graph does not hold: " +
+        (host->lastPrinted.empty() ? "(without a message)" : host->lastPrinted);
   else if (host->failed)
     problem = "a segment failed";
   const int64_t *words = returned.data();

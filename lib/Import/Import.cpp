@@ -93,9 +93,10 @@ private:
 //===----------------------------------------------------------------------===//
 
 std::string ImportPass::listSupported() const {
-  return llvm::join(llvm::map_range(table.getSpecs(),
-                                    [](const ForeignOpSpec &spec) { return "'" + spec.name + "'"; }),
-                    ", ");
+  return llvm::join(
+      llvm::map_range(table.getSpecs(),
+                      [](const ForeignOpSpec &spec) { return "'" + spec.name + "'"; }),
+      ", ");
 }
 
 LogicalResult ImportPass::checkOptions() {
@@ -117,7 +118,8 @@ LogicalResult ImportPass::checkOptions() {
 }
 
 static const char *const kOpaqueName =
-    "caches are found by layer name, and this op's is lost: PyTorch from 2.11 on may pass an opaque "
+    "caches are found by layer name, and this op's is lost: PyTorch from 2.11 on may pass an "
+    "opaque "
     "LayerName object, which does not survive export; export the model again with "
     "VLLM_USE_LAYERNAME=0, so that layer_name is a string";
 
@@ -128,18 +130,18 @@ LogicalResult ImportPass::findLayerName(ImportedCall &imported) {
            << "'" << imported.spec->name << "' has no 'layer_name'; " << kOpaqueName;
   auto name = dyn_cast<StringAttr>(attr);
   if (!name)
-    return imported.op()->emitError() << "'layer_name' of '" << imported.spec->name
-                                      << "' must be a string, but is " << attr << "; "
-                                      << kOpaqueName;
+    return imported.op()->emitError()
+           << "'layer_name' of '" << imported.spec->name << "' must be a string, but is " << attr
+           << "; " << kOpaqueName;
   // What an exporter makes of an object without a text form: its Python repr,
   // its class, or a digest.
   StringRef text = name.getValue();
   bool isDigest = text.size() >= 16 && llvm::all_of(text, llvm::isHexDigit);
   if (text.empty() || text.contains("LayerName") || text.contains("custom_obj") || isDigest ||
       text.starts_with("<"))
-    return imported.op()->emitError() << "'layer_name' of '" << imported.spec->name
-                                      << "' is no layer of a model: \"" << text << "\"; "
-                                      << kOpaqueName;
+    return imported.op()->emitError()
+           << "'layer_name' of '" << imported.spec->name << "' is no layer of a model: \"" << text
+           << "\"; " << kOpaqueName;
   imported.layer = text.str();
   return success();
 }
@@ -150,14 +152,13 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
   auto emitError = [&] {
     return op->emitError() << "'" << spec.name << "' of layer '" << imported.layer << "' ";
   };
-  std::string expected =
-      llvm::join(llvm::map_range(llvm::make_filter_range(
-                                     spec.operands,
-                                     [](const ForeignOperand &operand) {
-                                       return operand.role != ForeignOperandRole::Refused;
-                                     }),
-                                 [](const ForeignOperand &operand) { return operand.name; }),
-                 ", ");
+  std::string expected = llvm::join(
+      llvm::map_range(llvm::make_filter_range(spec.operands,
+                                              [](const ForeignOperand &operand) {
+                                                return operand.role != ForeignOperandRole::Refused;
+                                              }),
+                      [](const ForeignOperand &operand) { return operand.name; }),
+      ", ");
   ArrayAttr names = imported.call.getOperandNames();
   if (!names)
     return emitError() << "has no 'operand_names', so what its " << op->getNumOperands()
@@ -170,8 +171,8 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
     auto name = dyn_cast<StringAttr>(attr);
     const ForeignOperand *operand = name ? spec.findOperand(name.getValue()) : nullptr;
     if (!operand)
-      return emitError() << "has an unknown operand " << attr << "; expected names from: "
-                         << expected;
+      return emitError() << "has an unknown operand " << attr
+                         << "; expected names from: " << expected;
     if (!seen.insert(name.getValue()).second)
       return emitError() << "has two operands named " << attr;
     switch (operand->role) {
@@ -204,7 +205,8 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
 LogicalResult ImportPass::checkResults(ImportedCall &imported) {
   Operation *op = imported.op();
   auto emitError = [&] {
-    return op->emitError() << "'" << imported.spec->name << "' of layer '" << imported.layer << "' ";
+    return op->emitError() << "'" << imported.spec->name << "' of layer '" << imported.layer
+                           << "' ";
   };
   switch (imported.spec->kind) {
   case ForeignOpKind::CacheUpdate:
@@ -215,16 +217,17 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
   case ForeignOpKind::Attention: {
     bool onTensors = isa<TensorType>(imported.output.getType());
     if (op->getNumResults() != (onTensors ? 1 : 0)) {
-      InFlightDiagnostic diag = emitError()
-                                << "has " << op->getNumResults() << " results for an output of type "
-                                << imported.output.getType() << "; expected "
-                                << (onTensors ? "one, the new value of the output" : "none");
+      InFlightDiagnostic diag =
+          emitError() << "has " << op->getNumResults() << " results for an output of type "
+                      << imported.output.getType() << "; expected "
+                      << (onTensors ? "one, the new value of the output" : "none");
       if (onTensors && !op->getNumResults())
         diag << ": a tensor cannot be written in place, so export the functionalized graph";
       return diag;
     }
     if (onTensors && op->getResult(0).getType() != imported.output.getType())
-      return emitError() << "returns " << op->getResult(0).getType() << "; expected the type of its "
+      return emitError() << "returns " << op->getResult(0).getType()
+                         << "; expected the type of its "
                          << "output, " << imported.output.getType();
     return success();
   }
@@ -263,9 +266,10 @@ LogicalResult ImportPass::collect() {
       return;
     }
     if (SymbolTable::getNearestSymbolTable(op) != module) {
-      result = op->emitError() << "'" << call->getName()
-                               << "' is in a nested module, but caches are declared in the top one; "
-                                  "run kvcache-import on the nested module";
+      result =
+          op->emitError() << "'" << call->getName()
+                          << "' is in a nested module, but caches are declared in the top one; "
+                             "run kvcache-import on the nested module";
       return;
     }
     ImportedCall &imported = calls.emplace_back();
@@ -309,7 +313,8 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
     shapes[index] = getShaped(value, 3);
     if (!shapes[index] || shapes[index].isDynamicDim(1) || shapes[index].isDynamicDim(2) ||
         !isRowElement(shapes[index].getElementType()))
-      return emitError() << name << " must be [tokens, KV heads, head dim] of f16, bf16 or f32 with "
+      return emitError() << name
+                         << " must be [tokens, KV heads, head dim] of f16, bf16 or f32 with "
                          << "static heads and head dim, but is " << value.getType();
   }
   if (shapes[0] != shapes[1])
@@ -319,18 +324,23 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
     return emitError() << "KV heads and head dim must be positive, but key is " << shapes[0];
   CacheType type = CacheType::get(&getContext(), shapes[0].getDimSize(1), shapes[0].getDimSize(2),
                                   shapes[0].getElementType());
-  if (layer.type && layer.type != type) {
-    InFlightDiagnostic diag = emitError()
-                              << "needs a cache of " << type.getNumHeads() << " x "
-                              << type.getHeadDim() << " x " << type.getElementType()
-                              << ", but another op of the layer needs " << layer.type.getNumHeads()
-                              << " x " << layer.type.getHeadDim() << " x "
-                              << layer.type.getElementType();
+  // A cache that is there already may have been given another element type.
+  bool agrees =
+      !layer.type || (layer.type.getNumHeads() == type.getNumHeads() &&
+                      layer.type.getHeadDim() == type.getHeadDim() &&
+                      (layer.cache || layer.type.getElementType() == type.getElementType()));
+  if (!agrees) {
+    InFlightDiagnostic diag =
+        emitError() << "needs a cache of " << type.getNumHeads() << " x " << type.getHeadDim()
+                    << " x " << type.getElementType() << ", but another op of the layer needs "
+                    << layer.type.getNumHeads() << " x " << layer.type.getHeadDim() << " x "
+                    << layer.type.getElementType();
     diag.attachNote(layer.shapeFrom ? layer.shapeFrom->loc() : layer.cache.getLoc())
         << "the other one is here; one layer has one cache";
     return diag;
   }
-  layer.type = type;
+  if (!layer.cache)
+    layer.type = type;
   if (!layer.shapeFrom)
     layer.shapeFrom = &imported;
   return success();
@@ -342,8 +352,7 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
            << "'" << imported.spec->name << "' of layer '" << imported.layer << "': ";
   };
   ShapedType query = getShaped(imported.query, 3), output = getShaped(imported.output, 3);
-  if (query && query.getElementType().isIntOrFloat() &&
-      query.getElementTypeBitWidth() == 8)
+  if (query && query.getElementType().isIntOrFloat() && query.getElementTypeBitWidth() == 8)
     return emitError() << "queries of " << query.getElementType()
                        << " are not supported; export the model without quantizing the query, so "
                           "that it is f16 or bf16";
@@ -378,9 +387,9 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
 
 LogicalResult ImportPass::checkCalculation(ImportedCall &imported, Layer &layer) {
   int64_t row = layer.type.getNumHeads() * layer.type.getHeadDim();
-  for (auto [name, value] :
-       {std::pair<StringRef, Value>{"query", imported.query}, {"key", imported.key},
-        {"value", imported.value}}) {
+  for (auto [name, value] : {std::pair<StringRef, Value>{"query", imported.query},
+                             {"key", imported.key},
+                             {"value", imported.value}}) {
     ShapedType shaped = getShaped(value, 2);
     if (!shaped)
       shaped = getShaped(value, 3);
@@ -409,8 +418,8 @@ LogicalResult ImportPass::checkDtypeWord(ImportedCall &imported, Layer &layer) {
                                       << "' must be a word, but is " << attr;
   if (!layer.dtypeWord.empty() && layer.dtypeWord != word.getValue())
     return imported.op()->emitError()
-           << "'kv_cache_dtype' of layer '" << imported.layer << "' is " << attr
-           << " here, but \"" << layer.dtypeWord << "\" at another op of the layer";
+           << "'kv_cache_dtype' of layer '" << imported.layer << "' is " << attr << " here, but \""
+           << layer.dtypeWord << "\" at another op of the layer";
   layer.dtypeWord = word.str();
   return success();
 }
@@ -425,8 +434,7 @@ static bool isSameValue(Value a, Value b, unsigned depth = 0) {
       cast<OpResult>(a).getResultNumber() != cast<OpResult>(b).getResultNumber())
     return false;
   return OperationEquivalence::isEquivalentTo(
-      defA, defB,
-      [&](Value lhs, Value rhs) { return success(isSameValue(lhs, rhs, depth + 1)); },
+      defA, defB, [&](Value lhs, Value rhs) { return success(isSameValue(lhs, rhs, depth + 1)); },
       nullptr, OperationEquivalence::IgnoreLocations);
 }
 
@@ -476,15 +484,17 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
         if (!source)
           return diag << "an argument of a block";
         diag << "the result of a '" << source->getName() << "'";
-        auto other = llvm::find_if(calls, [&](const ImportedCall &call) { return call.op() == source; });
+        auto other =
+            llvm::find_if(calls, [&](const ImportedCall &call) { return call.op() == source; });
         if (other != calls.end())
           diag << " of layer '" << other->layer << "'";
         diag.attachNote(source->getLoc()) << "it comes from here";
         return diag;
       }
       if (writer && writer->op() != source) {
-        InFlightDiagnostic diag = emitError() << "is ordered after one cache update, but another one "
-                                                 "of the layer stands between";
+        InFlightDiagnostic diag = emitError()
+                                  << "is ordered after one cache update, but another one "
+                                     "of the layer stands between";
         diag.attachNote(writer->loc()) << "the other one is here";
         return diag;
       }
@@ -504,9 +514,9 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
                 "caches by other ops ('_C_cache_ops') must be exported with "
                 "'vllm.unified_kv_cache_update'";
     }
-    for (auto [name, read, written] : {std::tuple<StringRef, Value, Value>{
-                                           "key", attention->key, writer->key},
-                                       {"value", attention->value, writer->value}}) {
+    for (auto [name, read, written] :
+         {std::tuple<StringRef, Value, Value>{"key", attention->key, writer->key},
+          {"value", attention->value, writer->value}}) {
       if (!read || isSameValue(read, written))
         continue;
       InFlightDiagnostic diag = emitError()
@@ -574,8 +584,8 @@ static std::string makeSymbolName(StringRef name, llvm::StringSet<> &taken) {
   if (!llvm::isAlpha(base.front()) && base.front() != '_')
     base.insert(0, "_");
   std::string unique = base;
-  for (unsigned i = 0; taken.contains(unique) || taken.contains(unique + ".k") ||
-                       taken.contains(unique + ".v");
+  for (unsigned i = 0;
+       taken.contains(unique) || taken.contains(unique + ".k") || taken.contains(unique + ".v");
        ++i)
     unique = base + "_" + std::to_string(i);
   taken.insert(unique);
@@ -612,11 +622,10 @@ LogicalResult ImportPass::declareCaches() {
       auto capacity = [&](int64_t value) {
         return value ? builder.getI64IntegerAttr(value) : IntegerAttr();
       };
-      group = CacheGroupOp::create(builder, module.getLoc(),
-                                   builder.getStringAttr(makeSymbolName("full", taken)),
-                                   builder.getI64IntegerAttr(pageSize), capacity(maxTokens),
-                                   capacity(maxSequences), capacity(maxPagesPerSequence),
-                                   capacity(numPages));
+      group = CacheGroupOp::create(
+          builder, module.getLoc(), builder.getStringAttr(makeSymbolName("full", taken)),
+          builder.getI64IntegerAttr(pageSize), capacity(maxTokens), capacity(maxSequences),
+          capacity(maxPagesPerSequence), capacity(numPages));
     }
     int64_t index = ::kvcache::layerIndex(std::string_view(name.data(), name.size()));
     bool hasOwnIndex = index >= 0 && indexCount[index] == 1;
@@ -698,9 +707,9 @@ void ImportPass::rewrite() {
         if (attr.getValue().isStrictlyPositive())
           window = builder.getI64IntegerAttr(attr.getValue().getSExtValue() - 1);
       SmallVector<Type> resultTypes(op->getResultTypes());
-      auto attention = PagedAttentionOp::create(
-          builder, op->getLoc(), resultTypes, imported.query, getHandle(layer.cache, op),
-          imported.output, Value(), numbers[0], numbers[1], window);
+      auto attention = PagedAttentionOp::create(builder, op->getLoc(), resultTypes, imported.query,
+                                                getHandle(layer.cache, op), imported.output,
+                                                Value(), numbers[0], numbers[1], window);
       op->replaceAllUsesWith(attention.getResults());
       created = attention;
       ++numAttentions;
@@ -740,7 +749,8 @@ void ImportPass::runOnOperation() {
   if (failed(checkOptions()) || failed(collect()) || failed(checkAll()))
     return signalPassFailure();
 
-  bool hasAttention = llvm::any_of(layers, [](auto &entry) { return !entry.second.attentions.empty(); });
+  bool hasAttention =
+      llvm::any_of(layers, [](auto &entry) { return !entry.second.attentions.empty(); });
   if (!hasAttention)
     hasAttention = getOperation()
                        ->walk([](PagedAttentionOp) { return WalkResult::interrupt(); })

@@ -38,12 +38,13 @@ struct alignas(16) RaceCell {
   u32 generation;
   u16 writer, writeEpoch; // thread + 1
   u16 reader, readEpoch;  // thread + 1, or one of the values below
-  u32 split;              // cells of 16 bytes: its parts have their own
+  u16 plainEpoch;         // atomicCell: of the plain writer in readEpoch
+  u16 split;              // cells of 16 bytes: its parts have their own
 };
 constexpr u16 pendingCopy = 0xffff;  // writeEpoch: cp.async in flight
 constexpr u16 readByAll = 0xffff;    // reader: several warps
 constexpr u16 readByWarp = 0x8000;   // reader: | warp, several of its lanes
-constexpr u16 atomicCell = 0xfffe;   // reader: the writes were atomic
+constexpr u16 atomicCell = 0xfffe;   // reader: the last write was atomic
 constexpr u16 severalWarps = 0x7fff; // writer of an atomicCell
 
 /// One warp-wide cp.async.

@@ -129,7 +129,7 @@ void Cta::noteReads(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
   updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
     const u16 me = threadOf(w, lane);
     if (x.generation != now)
-      return {now, 0, 0, me, epoch, 0};
+      return {now, 0, 0, me, epoch, 0, 0};
     if (x.writer &&
         (x.writeEpoch == pendingCopy ||
          (x.writer != me && (!sameWarp(x.writer, w) || x.writeEpoch == epoch))))
@@ -159,23 +159,31 @@ void Cta::noteWrites(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
         checkWriter(w, i, lane, addr, x, "writes", "write after write");
       checkReader(w, i, lane, addr, x);
     }
-    return {now, threadOf(w, lane), epoch, 0, 0, 0};
+    return {now, threadOf(w, lane), epoch, 0, 0, 0, 0};
   });
 }
 
+/// Atomics do not conflict with each other. The last plain write stays known
+/// beside them.
 void Cta::noteAtomics(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
   const u32 now = generation;
   updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
     u16 writer = threadOf(w, lane);
-    if (x.generation == now) {
-      if (x.writer && x.reader != atomicCell)
-        checkWriter(w, i, lane, addr, x, "updates",
-                    "atomic update after plain write");
-      else if (x.writer && !sameWarp(x.writer, w))
+    if (x.generation != now)
+      return {now, writer, w.epoch, atomicCell, 0, 0, 0};
+    RaceCell plain = x;
+    if (x.reader == atomicCell) {
+      plain.writer = x.readEpoch;
+      plain.writeEpoch = x.plainEpoch;
+      if (!sameWarp(x.writer, w))
         writer = severalWarps;
-      checkReader(w, i, lane, addr, x);
     }
-    return {now, writer, w.epoch, atomicCell, 0, 0};
+    if (plain.writer)
+      checkWriter(w, i, lane, addr, plain, "updates",
+                  "atomic update after plain write");
+    checkReader(w, i, lane, addr, x);
+    return {now,          writer,           w.epoch, atomicCell,
+            plain.writer, plain.writeEpoch, 0};
   });
 }
 

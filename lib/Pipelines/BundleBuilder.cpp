@@ -149,7 +149,7 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     layer.queryHeads = attention.getNumQueryHeads();
     layer.softmaxScale =
         bundle::ScalarF32::of(static_cast<float>(attention.getSoftmaxScale()->convertToDouble()));
-    auto from = attention->getAttrOfType<StringAttr>("kvcache.softmax_scale_from");
+    auto from = attention->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
     layer.softmaxScaleFrom = from ? from.getValue().str() : "graph attribute softmax_scale";
     layer.buffers.query = name(attention.getQuery());
     layer.buffers.output = name(attention.getOut());

@@ -140,7 +140,11 @@ std::string mlir::kvcache::findKernelLibrary() {
   if (!dladdr(reinterpret_cast<void *>(&findKernelLibrary), &info) || !info.dli_fname)
     return "";
   SmallString<256> real;
-  if (llvm::sys::fs::real_path(info.dli_fname, real))
+  // An executable that was found through PATH has a name without a folder here.
+  if (!StringRef(info.dli_fname).contains('/'))
+    real = llvm::sys::fs::getMainExecutable(
+        info.dli_fname, reinterpret_cast<void *>(&findKernelLibrary));
+  else if (llvm::sys::fs::real_path(info.dli_fname, real))
     real = info.dli_fname;
   StringRef folder = llvm::sys::path::parent_path(real);
   for (StringRef relative : {"../lib/kvcache", "kvcache", "../lib"}) {

@@ -34,10 +34,10 @@ Expected<const Target *> selectTarget(const Bundle &bundle, Device &device,
   if (candidates.empty())
     return makeError("the bundle has no target " + chip + "; it has " + names);
   std::sort(candidates.begin(), candidates.end(),
-                   [](const Target *a, const Target *b) {
-                     return std::make_pair(chipNumber(a->chip), b->chip) >
-                            std::make_pair(chipNumber(b->chip), a->chip);
-                   });
+            [](const Target *a, const Target *b) {
+              return std::make_pair(chipNumber(a->chip), b->chip) >
+                     std::make_pair(chipNumber(b->chip), a->chip);
+            });
   std::string reasons;
   for (const Target *target : candidates) {
     Error error = device.load(bundle, *target);

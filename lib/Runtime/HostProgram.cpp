@@ -113,9 +113,9 @@ Expected<Library> openLibrary(const std::string &given) {
     }
     return library;
   }
-  return makeError(std::string("running host code needs ") + libraryName +
-                   ", which is built with MLIR and could not be opened:" +
-                   reasons);
+  return makeError(
+      std::string("running host code needs ") + libraryName +
+      ", which is built with MLIR and could not be opened:" + reasons);
 }
 
 } // namespace
@@ -176,8 +176,7 @@ HostProgram::open(const Bundle &bundle, const Program &program,
                      "without --host");
   const std::string *text = bundle.find(program.host->file.file);
   if (!text)
-    return makeError(program.host->file.file +
-                     ": the bundle does not hold it");
+    return makeError(program.host->file.file + ": the bundle does not hold it");
   Expected<Library> library = openLibrary(libraryPath);
   if (!library)
     return library.error();
@@ -188,10 +187,10 @@ HostProgram::open(const Bundle &bundle, const Program &program,
   for (const Segment &segment : program.segments)
     segments.push_back(segment.function.c_str());
   char error[4096] = "";
-  impl->host = library->open(
-      text->data(), text->size(), program.host->file.file.c_str(),
-      program.host->function.c_str(), segments.data(),
-      int32_t(segments.size()), error, sizeof(error));
+  impl->host =
+      library->open(text->data(), text->size(), program.host->file.file.c_str(),
+                    program.host->function.c_str(), segments.data(),
+                    int32_t(segments.size()), error, sizeof(error));
   if (!impl->host)
     return makeError(error);
   return std::unique_ptr<HostProgram>(new HostProgram(std::move(impl)));
@@ -242,13 +241,11 @@ HostProgram::run(const std::map<std::string, TensorView> &arguments,
   for (size_t i = 0; i < code.results.size(); ++i)
     if (impl->results[i].elementType != code.results[i].elementType ||
         impl->results[i].shape.size() != code.results[i].shape.size())
-      return makeError(code.file.file + ": result " + std::to_string(i) +
-                       ": expected " +
-                       typeText(code.results[i].elementType,
-                                code.results[i].shape) +
-                       ", found " +
-                       typeText(impl->results[i].elementType,
-                                impl->results[i].shape));
+      return makeError(
+          code.file.file + ": result " + std::to_string(i) + ": expected " +
+          typeText(code.results[i].elementType, code.results[i].shape) +
+          ", found " +
+          typeText(impl->results[i].elementType, impl->results[i].shape));
   return std::move(impl->results);
 }
 

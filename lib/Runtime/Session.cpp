@@ -128,6 +128,21 @@ std::vector<const Layer *> Session::layers(const Segment &segment) const {
   return result;
 }
 
+std::vector<const Buffer *>
+Session::workspacesOf(const Segment &segment) const {
+  std::vector<const Buffer *> result;
+  for (const Launch *launch : launches(segment))
+    for (const Argument &argument : launch->arguments) {
+      if (argument.kind != Argument::Kind::Buffer)
+        continue;
+      const Buffer *buffer = manifest().findBuffer(argument.buffer);
+      if (buffer->role == BufferRole::Workspace &&
+          std::find(result.begin(), result.end(), buffer) == result.end())
+        result.push_back(buffer);
+    }
+  return result;
+}
+
 const Layer *Session::layerOfOutput(const std::string &name) const {
   for (const Layer &layer : manifest().layers)
     if (layer.buffers.output == name || layer.buffers.lse == name)
@@ -141,20 +156,21 @@ Error Session::setInput(const std::string &name, const TensorView &tensor) {
     return makeError(name + ": the bundle has no buffer of that name");
   if (buffer->role == BufferRole::Workspace)
     return makeError(name + ": is a workspace, which has no inputs");
-  bool sameType = tensor.elementType == buffer->elementType ||
-                  (isFP8(buffer->elementType) &&
-                   tensor.elementType == ElementType::U8);
+  bool sameType =
+      tensor.elementType == buffer->elementType ||
+      (isFP8(buffer->elementType) && tensor.elementType == ElementType::U8);
   bool fits = tensor.shape.size() == buffer->shape.size();
   for (size_t i = 0; fits && i < tensor.shape.size(); ++i) {
     bool dynamic = std::count(buffer->dynamicDims.begin(),
                               buffer->dynamicDims.end(), int64_t(i)) != 0;
-    fits = tensor.shape[i] >= 0 &&
-           (dynamic ? tensor.shape[i] <= buffer->shape[i]
-                    : tensor.shape[i] == buffer->shape[i]);
+    fits =
+        tensor.shape[i] >= 0 && (dynamic ? tensor.shape[i] <= buffer->shape[i]
+                                         : tensor.shape[i] == buffer->shape[i]);
   }
   if (!sameType || !fits) {
-    std::string atMost = buffer->dynamicDims.empty() ? "" : " at most, with "
-                                                            "dynamic dims ";
+    std::string atMost = buffer->dynamicDims.empty() ? ""
+                                                     : " at most, with "
+                                                       "dynamic dims ";
     for (int64_t dim : buffer->dynamicDims)
       atMost += (dim == buffer->dynamicDims.front() ? "" : ", ") +
                 std::to_string(dim);
@@ -172,11 +188,11 @@ Error Session::setInput(const std::string &name, const TensorView &tensor) {
       tensor.strides.empty() ? contiguousStrides(tensor.shape) : tensor.strides;
   const uint8_t *source = static_cast<const uint8_t *>(tensor.data);
   if (!buffer->offsetIn) {
-    Error error = table ? runsOn.fill(base, paddingByte(buffer->role),
-                                      buffer->bytes)
-                  : buffer->role == BufferRole::Cache
-                      ? Error::success()
-                      : runsOn.forget(base, buffer->bytes);
+    Error error =
+        table ? runsOn.fill(base, paddingByte(buffer->role), buffer->bytes)
+        : buffer->role == BufferRole::Cache
+            ? Error::success()
+            : runsOn.forget(base, buffer->bytes);
     if (error)
       return error.withContext(name);
   }
@@ -199,9 +215,9 @@ Error Session::setInput(const std::string &name, const TensorView &tensor) {
       sourceOffset += position[i] * outerFrom[i];
       targetOffset += position[i] * outerTo[i];
     }
-    if (Error error = runsOn.copyIn(base + uint64_t(targetOffset) * bytes,
-                                    source + sourceOffset * int64_t(bytes),
-                                    run))
+    if (Error error =
+            runsOn.copyIn(base + uint64_t(targetOffset) * bytes,
+                          source + sourceOffset * int64_t(bytes), run))
       return error.withContext(name);
     size_t dim = outer.size();
     while (dim > 0 && ++position[dim - 1] == outer[dim - 1])
@@ -215,11 +231,10 @@ Error Session::setInput(const std::string &name, const TensorView &tensor) {
     int32_t last;
     std::memcpy(&last, source + (tensor.shape[0] - 1) * from[0] * 4,
                 sizeof(last));
-    std::vector<int32_t> padding(
-        size_t(buffer->shape[0] - tensor.shape[0]), last);
-    if (Error error =
-            runsOn.copyIn(base + uint64_t(tensor.shape[0]) * 4, padding.data(),
-                          padding.size() * 4))
+    std::vector<int32_t> padding(size_t(buffer->shape[0] - tensor.shape[0]),
+                                 last);
+    if (Error error = runsOn.copyIn(base + uint64_t(tensor.shape[0]) * 4,
+                                    padding.data(), padding.size() * 4))
       return error.withContext(name);
   }
   extents[name] = tensor.shape;
@@ -229,8 +244,7 @@ Error Session::setInput(const std::string &name, const TensorView &tensor) {
 Expected<std::vector<uint8_t>> Session::memory(const Buffer &buffer) const {
   const Buffer &holder = owner(buffer);
   std::vector<uint8_t> bytes(holder.bytes);
-  if (Error error =
-          runsOn.copyOut(bytes.data(), address(holder), bytes.size()))
+  if (Error error = runsOn.copyOut(bytes.data(), address(holder), bytes.size()))
     return error.withContext(holder.name);
   return bytes;
 }
@@ -316,8 +330,8 @@ Error Session::checkInputs(const Layer &layer) const {
     auto given = extents.find(*name);
     if (given == extents.end() && rows > 0)
       return makeError(*name + ": no value was given; expected " +
-                       std::to_string(rows) + " rows, as " +
-                       names.queryStart + " says");
+                       std::to_string(rows) + " rows, as " + names.queryStart +
+                       " says");
     if (given != extents.end() && given->second[0] < rows)
       return makeError(*name + ": expected at least " + std::to_string(rows) +
                        " rows, as " + names.queryStart + " says, found " +
@@ -350,8 +364,7 @@ Error Session::checkInputs(const Layer &layer) const {
           (*table)[i * size_t(sizes.maxPagesPerSequence) + size_t(page)];
       if (id < 0 || id >= sizes.numPages)
         return makeError(names.pageTable + "[" + std::to_string(i) + ", " +
-                         std::to_string(page) +
-                         "]: expected a page below " +
+                         std::to_string(page) + "]: expected a page below " +
                          std::to_string(sizes.numPages) +
                          " for the sequence's " + std::to_string(length) +
                          " tokens, found " + std::to_string(id));
@@ -426,13 +439,14 @@ Expected<RunReport> Session::runSegment(const Segment &segment) {
     if (Error error = checkInputs(*layer))
       return error;
   // Outputs and partial results of an earlier run must not pass for this one's.
-  for (const Buffer &buffer : manifest().buffers)
-    if (buffer.role == BufferRole::Workspace && !isCounters(buffer))
-      if (Error error = runsOn.forget(address(buffer), buffer.bytes))
-        return error.withContext(buffer.name);
+  std::vector<const Buffer *> workspaces = workspacesOf(segment);
+  for (const Buffer *buffer : workspaces)
+    if (!isCounters(*buffer))
+      if (Error error = runsOn.forget(address(*buffer), buffer->bytes))
+        return error.withContext(buffer->name);
   for (const Layer *layer : used)
-    for (const std::string *name : {&layer->buffers.output,
-                                    &layer->buffers.lse})
+    for (const std::string *name :
+         {&layer->buffers.output, &layer->buffers.lse})
       if (!name->empty()) {
         const Buffer &buffer = *manifest().findBuffer(*name);
         if (Error error = runsOn.forget(address(buffer), buffer.bytes))
@@ -446,7 +460,7 @@ Expected<RunReport> Session::runSegment(const Segment &segment) {
     return error;
   if (Error error = checkOutputs(used, report))
     return error;
-  if (Error error = checkCounters(report))
+  if (Error error = checkCounters(workspaces, report))
     return error;
   return report;
 }
@@ -457,8 +471,8 @@ Error Session::checkOutputs(const std::vector<const Layer *> &layers,
     Expected<int64_t> rows = queryRows(*layer);
     if (!rows)
       return rows.error();
-    for (const std::string *name : {&layer->buffers.output,
-                                    &layer->buffers.lse}) {
+    for (const std::string *name :
+         {&layer->buffers.output, &layer->buffers.lse}) {
       if (name->empty())
         continue;
       const Buffer &buffer = *manifest().findBuffer(*name);
@@ -486,8 +500,10 @@ Error Session::checkOutputs(const std::vector<const Layer *> &layers,
   return Error::success();
 }
 
-Error Session::checkCounters(RunReport &report) const {
-  for (const Buffer &buffer : manifest().buffers) {
+Error Session::checkCounters(const std::vector<const Buffer *> &workspaces,
+                             RunReport &report) const {
+  for (const Buffer *workspace : workspaces) {
+    const Buffer &buffer = *workspace;
     if (!isCounters(buffer))
       continue;
     std::vector<int32_t> counters(buffer.bytes / 4);

@@ -60,9 +60,8 @@ public:
     buffer.readOnly = memory.readOnly;
     buffer.init = options.initcheck ? ptx::InitState::NoneValid
                                     : ptx::InitState::AllValid;
-    buffer.uninitStore = memory.mayHoldUnwritten
-                             ? ptx::UninitStore::Propagate
-                             : ptx::UninitStore::Report;
+    buffer.uninitStore = memory.mayHoldUnwritten ? ptx::UninitStore::Propagate
+                                                 : ptx::UninitStore::Report;
     uint64_t address = machine.addBuffer(host.get(), bytes, buffer);
     allocations.emplace(address, std::move(host));
     return address;
@@ -84,8 +83,7 @@ public:
     return machine.setInitialised(address, bytes, true);
   }
 
-  Error copyOut(void *target, uint64_t address,
-                uint64_t bytes) const override {
+  Error copyOut(void *target, uint64_t address, uint64_t bytes) const override {
     if (bytes == 0)
       return Error::success();
     const void *host = machine.hostPointer(address, bytes);
@@ -113,13 +111,13 @@ public:
   Expected<LaunchReport> launch(const KernelLaunch &launch) override {
     if (!module)
       return makeError("no target was loaded");
-    return machine.launch(
-        *module, launch.kernel,
-        {uint32_t(launch.grid[0]), uint32_t(launch.grid[1]),
-         uint32_t(launch.grid[2])},
-        {uint32_t(launch.block[0]), uint32_t(launch.block[1]),
-         uint32_t(launch.block[2])},
-        uint32_t(launch.sharedBytes), launch.arguments.data(), options);
+    return machine.launch(*module, launch.kernel,
+                          {uint32_t(launch.grid[0]), uint32_t(launch.grid[1]),
+                           uint32_t(launch.grid[2])},
+                          {uint32_t(launch.block[0]), uint32_t(launch.block[1]),
+                           uint32_t(launch.block[2])},
+                          uint32_t(launch.sharedBytes), launch.arguments.data(),
+                          options);
   }
 
 private:
@@ -157,26 +155,27 @@ private:
                        list);
     }
     if (kernel->parameters.size() != launch.arguments.size())
-      return makeError("kernel \"" + launch.kernel + "\" of " +
-                       target.ptx.file + " takes " +
-                       std::to_string(kernel->parameters.size()) +
-                       " arguments, found " +
-                       std::to_string(launch.arguments.size()));
+      return makeError(
+          "kernel \"" + launch.kernel + "\" of " + target.ptx.file + " takes " +
+          std::to_string(kernel->parameters.size()) + " arguments, found " +
+          std::to_string(launch.arguments.size()));
     for (size_t i = 0; i < launch.arguments.size(); ++i) {
       uint32_t bytes = argumentBytes(launch.arguments[i].kind);
       if (kernel->parameters[i].size != bytes)
-        return makeError(
-            "arguments[" + std::to_string(i) + "]: kernel \"" + launch.kernel +
-            "\" of " + target.ptx.file + " takes a value of " +
-            std::to_string(kernel->parameters[i].size) + " bytes, found one "
-            "of " + std::to_string(bytes));
+        return makeError("arguments[" + std::to_string(i) + "]: kernel \"" +
+                         launch.kernel + "\" of " + target.ptx.file +
+                         " takes a value of " +
+                         std::to_string(kernel->parameters[i].size) +
+                         " bytes, found one "
+                         "of " +
+                         std::to_string(bytes));
     }
     int64_t threads = launch.block[0] * launch.block[1] * launch.block[2];
     if (threads > int64_t(kernel->maxThreads))
       return makeError("block: kernel \"" + launch.kernel + "\" of " +
                        target.ptx.file + " allows " +
-                       std::to_string(kernel->maxThreads) +
-                       " threads, found " + std::to_string(threads));
+                       std::to_string(kernel->maxThreads) + " threads, found " +
+                       std::to_string(threads));
     return Error::success();
   }
 

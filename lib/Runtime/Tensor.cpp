@@ -37,11 +37,10 @@ void copyDimension(size_t dim, const std::vector<int64_t> &shape,
     return;
   }
   for (int64_t i = 0; i < shape[dim]; ++i)
-    copyDimension(dim + 1, shape, bytes,
-                  source + i * sourceStrides[dim] * int64_t(bytes),
-                  sourceStrides,
-                  target + i * targetStrides[dim] * int64_t(bytes),
-                  targetStrides);
+    copyDimension(
+        dim + 1, shape, bytes, source + i * sourceStrides[dim] * int64_t(bytes),
+        sourceStrides, target + i * targetStrides[dim] * int64_t(bytes),
+        targetStrides);
 }
 
 } // namespace

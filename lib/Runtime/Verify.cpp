@@ -43,8 +43,8 @@ std::vector<uint8_t> encode(ElementType type, float x, float scale) {
   case ElementType::F8E5M2:
     return {quantizeE5M2(x, scale)};
   default: {
-    uint16_t code = type == ElementType::BF16 ? toBF16(x / scale)
-                                              : toF16(x / scale);
+    uint16_t code =
+        type == ElementType::BF16 ? toBF16(x / scale) : toF16(x / scale);
     return {uint8_t(code), uint8_t(code >> 8)};
   }
   }
@@ -153,8 +153,7 @@ public:
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double sum = 0;
       for (size_t d = 0; d < dim; ++d)
-        sum += q[d] *
-               keys.at({page, t % layer.pageSize, kvHead, int64_t(d)});
+        sum += q[d] * keys.at({page, t % layer.pageSize, kvHead, int64_t(d)});
       double score = sum * kScale * softmaxScale;
       scores[size_t(t)] = score;
       nan |= std::isnan(score);
@@ -172,8 +171,8 @@ public:
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
       for (size_t d = 0; d < dim; ++d) {
-        double v = vScale * values.at({page, t % layer.pageSize, kvHead,
-                                       int64_t(d)});
+        double v =
+            vScale * values.at({page, t % layer.pageSize, kvHead, int64_t(d)});
         result.output[d] += p * v;
         result.magnitude[d] += std::fabs(p * v);
       }
@@ -280,9 +279,8 @@ Error Verifier::compareCache(const Layer &layer, LayerVerification &result) {
         continue;
       for (int64_t head = 0; head < layer.kvHeads; ++head)
         for (int64_t d = 0; d < layer.headDim; ++d) {
-          std::vector<uint8_t> code =
-              encode(layer.elementType, float(rows->at({row, head, d})),
-                     side.scale);
+          std::vector<uint8_t> code = encode(
+              layer.elementType, float(rows->at({row, head, d})), side.scale);
           uint64_t at =
               base + bytes * uint64_t(offsetOf(cache, {slot / layer.pageSize,
                                                        slot % layer.pageSize,
@@ -309,11 +307,10 @@ Error Verifier::compareCache(const Layer &layer, LayerVerification &result) {
       if (count++ != 0)
         continue;
       char text[160];
-      std::snprintf(text, sizeof(text),
-                    ": byte %llu: expected 0x%02X%s, found 0x%02X",
-                    static_cast<unsigned long long>(i), image[i],
-                    isCode ? " by the write" : " as before the run",
-                    (*found)[i]);
+      std::snprintf(
+          text, sizeof(text), ": byte %llu: expected 0x%02X%s, found 0x%02X",
+          static_cast<unsigned long long>(i), image[i],
+          isCode ? " by the write" : " as before the run", (*found)[i]);
       addError(result, memory + text);
     }
     result.codesWrong += wrong;
@@ -327,10 +324,9 @@ Error Verifier::compareAttention(const Layer &layer,
   const LayerBuffers &names = layer.buffers;
   const Capacities &sizes = session.manifest().capacities;
   Elements parts[8];
-  const std::string *sources[8] = {&names.query,      &names.kCache,
-                                   &names.vCache,     &names.pageTable,
-                                   &names.lengths,    &names.queryStart,
-                                   &names.output,     &names.lse};
+  const std::string *sources[8] = {
+      &names.query,   &names.kCache,     &names.vCache, &names.pageTable,
+      &names.lengths, &names.queryStart, &names.output, &names.lse};
   for (size_t i = 0; i < 8; ++i) {
     if (sources[i]->empty())
       continue;
@@ -355,8 +351,8 @@ Error Verifier::compareAttention(const Layer &layer,
         for (int64_t d = 0; d < layer.headDim; ++d) {
           double right = expected.output[size_t(d)];
           double found = output.at({row, head, d});
-          double tolerance = ulp(type, right) +
-                             std::ldexp(expected.magnitude[size_t(d)], -9);
+          double tolerance =
+              ulp(type, right) + std::ldexp(expected.magnitude[size_t(d)], -9);
           double share = toleranceShare(found, right, tolerance);
           ++result.outputsCompared;
           if (std::isfinite(found - right))
@@ -366,22 +362,20 @@ Error Verifier::compareAttention(const Layer &layer,
           if (share <= 1)
             continue;
           if (result.outputsWrong++ == 0)
-            addError(result, names.output + "[" + std::to_string(row) + ", " +
-                                 std::to_string(head) + ", " +
-                                 std::to_string(d) + "]: expected " +
-                                 number(right) + " within " +
-                                 number(tolerance) + ", found " +
-                                 number(found));
+            addError(result,
+                     names.output + "[" + std::to_string(row) + ", " +
+                         std::to_string(head) + ", " + std::to_string(d) +
+                         "]: expected " + number(right) + " within " +
+                         number(tolerance) + ", found " + number(found));
         }
         if (names.lse.empty())
           continue;
         double found = lse.at({row, head});
         double share = toleranceShare(
-            found, expected.lse,
-            1e-5 * std::max(1.0, std::fabs(expected.lse)));
+            found, expected.lse, 1e-5 * std::max(1.0, std::fabs(expected.lse)));
         if (std::isfinite(found - expected.lse))
-          result.maxLseError = std::max(result.maxLseError,
-                                        std::fabs(found - expected.lse));
+          result.maxLseError =
+              std::max(result.maxLseError, std::fabs(found - expected.lse));
         if (share > 1 || std::isnan(share))
           addError(result, names.lse + "[" + std::to_string(row) + ", " +
                                std::to_string(head) + "]: expected " +
@@ -402,8 +396,7 @@ Error Verifier::compareAttention(const Layer &layer,
           continue;
         if (result.outputsWrong++ == 0)
           addError(result, names.output + "[" + std::to_string(row) + ", " +
-                               std::to_string(head) + ", " +
-                               std::to_string(d) +
+                               std::to_string(head) + ", " + std::to_string(d) +
                                "]: expected an untouched element past the "
                                "last query, found " +
                                number(output.at({row, head, d})));

@@ -49,14 +49,11 @@ LogicalResult ApplyModelConfigPass::checkResolved(PagedAttentionOp op, CacheOp c
                           << "', but in the graph it has its own; the attention must name the "
                              "cache of that layer, and nothing may write for this one";
   // The op's constraint (C5), for values that come from outside.
-  auto isPositive = [](double value) {
-    return std::isfinite(value) && value > 0;
-  };
+  auto isPositive = [](double value) { return std::isfinite(value) && value > 0; };
   if (!isPositive(resolved.softmaxScale.value))
     return op.emitError() << "layer '" << resolved.layer
                           << "': the softmax scale must be positive and finite, but "
-                          << resolved.softmaxScale.from << " gives "
-                          << resolved.softmaxScale.value;
+                          << resolved.softmaxScale.from << " gives " << resolved.softmaxScale.value;
   if (resolved.softCap && !isPositive(resolved.softCap->value))
     return op.emitError() << "layer '" << resolved.layer
                           << "': the soft cap must be positive and finite, but "
@@ -68,6 +65,10 @@ void ApplyModelConfigPass::apply(PagedAttentionOp op,
                                  const ::kvcache::ResolvedAttention &resolved) {
   Builder builder(&getContext());
   DictionaryAttr before = op->getAttrDictionary();
+  // A value that the graph has keeps the origin that an earlier run noted.
+  FloatAttr old = op.getSoftmaxScaleAttr();
+  if (!old || old.getValueAsDouble() != resolved.softmaxScale.value)
+    op->setAttr(kSoftmaxScaleFrom, builder.getStringAttr(resolved.softmaxScale.from));
   op.setSoftmaxScaleAttr(builder.getF64FloatAttr(resolved.softmaxScale.value));
   if (resolved.softCap)
     op.setSoftCapAttr(builder.getF64FloatAttr(resolved.softCap->value));
@@ -107,8 +108,8 @@ void ApplyModelConfigPass::runOnOperation() {
       request.windowLeft = attr.getInt();
     // Several programs of one model have the same layers; each is asked once.
     SmallVector<size_t, 1> &known = requestsOfLayer[request.layer];
-    auto *same = llvm::find_if(
-        known, [&](size_t index) { return isSameRequest(requests[index], request); });
+    auto *same =
+        llvm::find_if(known, [&](size_t index) { return isSameRequest(requests[index], request); });
     size_t index = same != known.end() ? *same : requests.size();
     if (same == known.end()) {
       known.push_back(index);

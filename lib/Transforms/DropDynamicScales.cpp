@@ -129,7 +129,12 @@ LogicalResult DropDynamicScalesPass::dropArguments() {
     llvm::BitVector dead(function.getNumArguments());
     for (unsigned i = 0; i < function.getNumArguments(); ++i) {
       DictionaryAttr attrs = function.getArgAttrDict(i);
-      if (!attrs || !holdsDynamicScaleName(attrs))
+      // A string names the argument; an attribute named so only says something
+      // about it, and goes with the attributes.
+      if (!attrs || llvm::none_of(attrs, [](NamedAttribute attr) {
+            auto name = dyn_cast<StringAttr>(attr.getValue());
+            return name && namesDynamicScales(name.getValue());
+          }))
         continue;
       std::string reason;
       if (function.isExternal())
@@ -151,9 +156,10 @@ LogicalResult DropDynamicScalesPass::dropArguments() {
       return;
     if (succeeded(function.eraseArguments(dead))) {
       numArguments += dead.count();
-      emitRemark(function.getLoc()) << dead.count() << " unused arguments of '" << function.getSymName()
-                            << "' belonged to the calculation of scales at run time and are gone "
-                               "from its signature";
+      emitRemark(function.getLoc())
+          << dead.count() << " unused arguments of '" << function.getSymName()
+          << "' belonged to the calculation of scales at run time and are gone "
+             "from its signature";
     }
   });
   return result;
@@ -201,8 +207,9 @@ void DropDynamicScalesPass::dropAttributes() {
   SmallVector<Operation *> marked;
   getOperation().walk([&](Operation *op) {
     DictionaryAttr attrs = op->getAttrDictionary();
-    if (!holdsDynamicScaleName(attrs) &&
-        llvm::none_of(attrs, [](NamedAttribute attr) { return isDynamicScaleAttr(attr.getName()); }))
+    if (!holdsDynamicScaleName(attrs) && llvm::none_of(attrs, [](NamedAttribute attr) {
+          return isDynamicScaleAttr(attr.getName());
+        }))
       return;
     marked.push_back(op);
     for (NamedAttribute attr : attrs) {
@@ -362,15 +369,15 @@ void DropDynamicScalesPass::warn() {
   for (auto [layer, loc] : layers) {
     CacheOp cache = cacheOfLayer.lookup(layer);
     if (!cache) {
-      emitWarning(loc) << "layer '" << layer
-                       << "' calculated its scales at run time and has no kvcache.cache here; the "
+      std::string name = layer.empty() ? "a layer without a name" : "layer '" + layer.str() + "'";
+      emitWarning(loc) << name
+                       << " calculated its scales at run time and has no kvcache.cache here; the "
                           "scales of its cache must come from the checkpoint, else they are 1.0";
       continue;
     }
     if (!cache.getCacheType().isQuantized()) {
       emitRemark(loc) << "layer '" << layer << "' calculated scales at run time, but its cache of "
-                      << cache.getCacheType().getElementType()
-                      << " uses none; nothing changes";
+                      << cache.getCacheType().getElementType() << " uses none; nothing changes";
       continue;
     }
     ScaleBufferOp k = cache.getKScaleOp(), v = cache.getVScaleOp();
@@ -417,9 +424,10 @@ void DropDynamicScalesPass::runOnOperation() {
   SmallVector<DynamicScaleRemainder> remainders;
   findDynamicScaleRemainders(module, remainders);
   for (const DynamicScaleRemainder &remainder : remainders)
-    emitError(remainder.op->getLoc()) << "cannot be dropped: " << remainder.what
-                              << "; export the graph without calculate_kv_scales, or rename it if "
-                                 "it is something else";
+    emitError(remainder.op->getLoc())
+        << "cannot be dropped: " << remainder.what
+        << "; export the graph without calculate_kv_scales, or rename it if "
+           "it is something else";
   if (!remainders.empty())
     signalPassFailure();
 }

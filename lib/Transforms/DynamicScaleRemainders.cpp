@@ -10,9 +10,9 @@ using namespace mlir::kvcache;
 
 // vLLM before July 2026.
 static constexpr StringLiteral kOptions[] = {"calculate_kv_scales", "calc_kv_scales"};
-static constexpr StringLiteral kWords[] = {
-    "maybe_calc_kv_scales", "maybe_calc_kv_scales_fake", "calc_kv_scales_fake",
-    "Q_SCALE_CONSTANT",     "K_SCALE_CONSTANT",          "V_SCALE_CONSTANT"};
+static constexpr StringLiteral kWords[] = {"maybe_calc_kv_scales", "maybe_calc_kv_scales_fake",
+                                           "calc_kv_scales_fake",  "Q_SCALE_CONSTANT",
+                                           "K_SCALE_CONSTANT",     "V_SCALE_CONSTANT"};
 static constexpr StringLiteral kRanges[] = {"q_range", "k_range", "v_range"};
 static constexpr StringLiteral kDowngrade = "cudagraph_downgrade";
 
@@ -71,16 +71,15 @@ bool mlir::kvcache::namesDynamicScales(StringRef text) {
 }
 
 bool mlir::kvcache::isDynamicScaleOption(StringRef name) {
-  return anyWord(name,
-                 [](StringRef word) { return llvm::is_contained(kOptions, trimWord(word)); });
+  return anyWord(name, [](StringRef word) { return llvm::is_contained(kOptions, trimWord(word)); });
 }
 
 bool mlir::kvcache::isDynamicScaleAttr(StringRef name) {
   return name == kDowngrade || name.ends_with(".cudagraph_downgrade") || namesDynamicScales(name);
 }
 
-std::optional<ForeignCall>
-mlir::kvcache::matchDynamicScaleCall(Operation *op, SymbolTableCollection &symbols) {
+std::optional<ForeignCall> mlir::kvcache::matchDynamicScaleCall(Operation *op,
+                                                                SymbolTableCollection &symbols) {
   if (std::optional<ForeignCall> call = ForeignCall::match(op, symbols)) {
     StringRef name = StringRef(call->getName()).rsplit('.').second;
     if (name == "maybe_calc_kv_scales" || name == "calc_kv_scales")
@@ -104,13 +103,13 @@ bool mlir::kvcache::holdsDynamicScaleName(Attribute attr) {
 }
 
 bool mlir::kvcache::isPositionalList(StringRef attrName) {
-  return llvm::is_contained({"operand_names", "mutated", "torch.operands", "torch.mutated",
-                             "arg_attrs", "res_attrs"},
-                            attrName);
+  return llvm::is_contained(
+      {"operand_names", "mutated", "torch.operands", "torch.mutated", "arg_attrs", "res_attrs"},
+      attrName);
 }
 
-void mlir::kvcache::findDynamicScaleRemainders(
-    ModuleOp module, SmallVectorImpl<DynamicScaleRemainder> &remainders) {
+void mlir::kvcache::findDynamicScaleRemainders(ModuleOp module,
+                                               SmallVectorImpl<DynamicScaleRemainder> &remainders) {
   SymbolTableCollection symbols;
   module.walk([&](Operation *op) {
     auto add = [&](const Twine &what) { remainders.push_back({op, what.str()}); };

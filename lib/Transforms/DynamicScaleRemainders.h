@@ -9,8 +9,8 @@
 #ifndef KVCACHE_LIB_TRANSFORMS_DYNAMICSCALEREMAINDERS_H
 #define KVCACHE_LIB_TRANSFORMS_DYNAMICSCALEREMAINDERS_H
 
-#include "kvcache/Import/ForeignOps.h"
 #include "kvcache/IR/KVCache.h"
+#include "kvcache/Import/ForeignOps.h"
 #include "mlir/IR/BuiltinOps.h"
 
 namespace mlir::kvcache {

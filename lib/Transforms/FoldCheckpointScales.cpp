@@ -51,8 +51,9 @@ FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
   if (scalePolicy == "compatible")
     options.policy = ::kvcache::ScalePolicy::Compatible;
   else if (scalePolicy != "strict")
-    return emitError(module.getLoc()) << "option scale-policy must be strict or compatible, but is '"
-                              << scalePolicy.getValue() << "'";
+    return emitError(module.getLoc())
+           << "option scale-policy must be strict or compatible, but is '" << scalePolicy.getValue()
+           << "'";
   for (const std::string &text : scale) {
     ::kvcache::Expected<::kvcache::ScaleOverride> parsed = ::kvcache::parseScaleOverride(text);
     if (!parsed)
@@ -66,7 +67,7 @@ FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
     options.roundScalesTo = ::kvcache::DType::F16;
   else if (!roundScalesTo.empty())
     return emitError(module.getLoc()) << "option round-scales-to must be bf16 or f16, but is '"
-                              << roundScalesTo.getValue() << "'";
+                                      << roundScalesTo.getValue() << "'";
   options.requireCalibrated = requireCalibrated;
   return options;
 }
@@ -121,11 +122,10 @@ FailureOr<ScaleAttr> FoldCheckpointScalesPass::makeScale(CacheOp cache, ::kvcach
     APFloat exact(value);
     if (exact.isNormal() && !exact.isNegative())
       continue;
-    InFlightDiagnostic diag = cache.emitError()
-                              << "layer '" << cache.getLayer() << "': the "
-                              << ::kvcache::scaleRoleName(role)
-                              << " scale must be positive, finite and normal in f32, but is "
-                              << value;
+    InFlightDiagnostic diag =
+        cache.emitError() << "layer '" << cache.getLayer() << "': the "
+                          << ::kvcache::scaleRoleName(role)
+                          << " scale must be positive, finite and normal in f32, but is " << value;
     if (!scale.key.empty())
       diag << " ('" << scale.key << "' in " << scale.file << ")";
     diag << "; give another one with scale=" << cache.getLayer() << "."
@@ -151,9 +151,8 @@ LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache, ScaleBufferOp buff
   ScaleAttr bound = buffer.getScale();
   if (!bound.isDynamic() && bound.getKey() != scale.key &&
       scale.provenance != ::kvcache::ScaleProvenance::Override) {
-    InFlightDiagnostic diag = buffer.emitError()
-                              << "@" << buffer.getSymName() << " is bound to " << bound.getKey()
-                              << ", but this checkpoint ";
+    InFlightDiagnostic diag = buffer.emitError() << "@" << buffer.getSymName() << " is bound to "
+                                                 << bound.getKey() << ", but this checkpoint ";
     if (scale.key.empty())
       diag << "has no such scale";
     else
@@ -252,8 +251,8 @@ void FoldCheckpointScalesPass::runOnOperation() {
       return signalPassFailure();
     bool failedAny = false;
     for (CacheOp cache : caches) {
-      const ::kvcache::LayerScales *scales = table.find(
-          std::string_view(cache.getLayer().data(), cache.getLayer().size()));
+      const ::kvcache::LayerScales *scales =
+          table.find(std::string_view(cache.getLayer().data(), cache.getLayer().size()));
       if (!scales) {
         cache.emitError() << "no scales were resolved for layer '" << cache.getLayer() << "'";
         return signalPassFailure();

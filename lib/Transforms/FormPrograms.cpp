@@ -63,7 +63,7 @@ private:
 
 /// True for ops that may run before the cache ops in front of them.
 static bool canHoist(Operation *op, const DenseSet<Operation *> &segment) {
-  if (!isPure(op) || op->getNumRegions())
+  if (!isPure(op) || op->getNumRegions() || op->hasTrait<OpTrait::IsTerminator>())
     return false;
   return llvm::none_of(op->getOperands(), [&](Value operand) {
     return operand.getDefiningOp() && segment.contains(operand.getDefiningOp());

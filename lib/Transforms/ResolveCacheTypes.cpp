@@ -81,7 +81,8 @@ void ResolveCacheTypesPass::runOnOperation() {
 
   llvm::StringSet<> windowed;
   module.walk([&](PagedAttentionOp attention) {
-    if (CacheOp cache = attention.getWindow() ? getCacheDeclaration(attention.getCache()) : CacheOp())
+    if (CacheOp cache =
+            attention.getWindow() ? getCacheDeclaration(attention.getCache()) : CacheOp())
       windowed.insert(cache.getSymName());
   });
 

@@ -162,7 +162,7 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
   /// foreign op runs on the device.
   bool checkTree(Operation *op) {
     bool hazard = check(op);
-    if (isa<scf::SCFDialect>(op->getDialect()))
+    if (isa_and_nonnull<scf::SCFDialect>(op->getDialect()))
       for (Region &region : op->getRegions())
         for (Operation &nested : region.getOps())
           hazard |= checkTree(&nested);

@@ -23,8 +23,8 @@ public:
     findDynamicScaleRemainders(getOperation(), remainders);
     for (const DynamicScaleRemainder &remainder : remainders)
       emitError(remainder.op->getLoc()) << "illegal where scales are static: " << remainder.what
-                                << "; run kvcache-drop-dynamic-scales";
-    numRemainders += remainders.size();
+                                        << "; run kvcache-drop-dynamic-scales";
+    size_t count = remainders.size();
     getOperation().walk([&](Operation *op) {
       if (auto buffer = dyn_cast<ScaleBufferOp>(op)) {
         if (buffer.getScale().isStatic())
@@ -36,14 +36,15 @@ public:
         else
           diag << " is bound to " << buffer.getScale().getKey() << ", whose value was not read";
         diag << "; run kvcache-fold-checkpoint-scales";
-        ++numRemainders;
+        ++count;
       } else if (isa<LoadScaleOp>(op)) {
         op->emitError() << "illegal where scales are static: 'kvcache.load_scale' reads a scale at "
                            "run time; run kvcache-fold-checkpoint-scales";
-        ++numRemainders;
+        ++count;
       }
     });
-    if (numRemainders)
+    numRemainders += count;
+    if (count)
       signalPassFailure();
     else
       markAllAnalysesPreserved();

@@ -177,9 +177,8 @@ def attend(query, k_cache, v_cache, step, softmax_scale):
 class Outputs:
     """The tensors of a run, whatever shape its capacities gave them."""
 
-    def __init__(self, path, layout):
+    def __init__(self, path):
         self.tensors = tensor_files.read(path)
-        self.layout = layout
         self.many_steps = any(name.startswith("step") for name in self.tensors)
 
     def get(self, name, step=None):
@@ -196,16 +195,9 @@ class Outputs:
         return tensor_files.Tensor(tensor.dtype, data[:count]) if len(data) >= count else None
 
     def cache(self, layer, side, page_size, heads, dim):
-        """Codes of a cache in the order page, token, head, dim."""
+        """Codes of a cache [page, token, head, dim], whatever its layout was."""
         tensor = self.get(f"{layer}.{side}_cache")
-        if tensor is not None:
-            if self.layout == "hnd" and tensor.data.shape[1:] == (heads, page_size, dim):
-                return tensor.data.transpose(0, 2, 1, 3)
-            return tensor.data.reshape(-1, page_size, heads, dim)
-        packed = self.get(f"{layer}.kv_cache")
-        if packed is None:
-            return None
-        return packed.data.reshape(-1, 2, page_size, heads, dim)[:, SIDES.index(side)]
+        return None if tensor is None else tensor.data.reshape(-1, page_size, heads, dim)
 
 
 def excess(out, reference, spread):
@@ -222,7 +214,7 @@ class Oracle:
     def __init__(self, options):
         self.options = options
         self.checkpoint = Checkpoint(options.checkpoint)
-        self.outputs = Outputs(options.outputs, options.kv_layout)
+        self.outputs = Outputs(options.outputs)
         self.steps = golden.steps(options.golden)
         if not self.steps:
             raise CannotJudge(f"{options.golden} has no step0.safetensors")
@@ -356,7 +348,6 @@ def main():
     parser.add_argument("--outputs", required=True, help="what kvcache-run --outputs wrote")
     parser.add_argument("--operands", choices=("golden", "outputs"), default="golden")
     parser.add_argument("--kv-cache-dtype", help="as given to kvcache-compile")
-    parser.add_argument("--kv-layout", choices=("nhd", "hnd", "packed"), default="nhd")
     parser.add_argument("--page-size", type=int, default=golden.PAGE_SIZE)
     parser.add_argument("--cache-fill", type=lambda text: int(text, 0), default=golden.FILL,
                         help="the byte that the caches held before the first step")

@@ -18,11 +18,25 @@ from cpu_model import CpuModel
 LAYERS, KV_HEADS, HEAD_DIM, PAGES = 2, 2, 64, 7
 
 
-def run(options, passes, workdir):
-    model = CpuModel(options.kvcache_opt, options.graph, workdir, passes)
+def front_end(options, folder):
+    """From the exported graph to cache ops with constant scales."""
+    checkpoint = f"checkpoint={options.checkpoint}"
+    fold = f"--kvcache-fold-checkpoint-scales={checkpoint}"
+    if options.scales_of_run:
+        stored = tensor_files.read(os.path.join(folder, "cache.safetensors"))
+        fold += " scale=" + ",".join(
+            f"{i}.{side}={stored[f'layers.{i}.{side}_scale'].data[0]:.9g}"
+            for i in range(LAYERS) for side in "kv")
+    return ["--kvcache-import",
+            f"--kvcache-resolve-cache-types={checkpoint} kv-cache-dtype={options.kv_cache_dtype}",
+            f"--kvcache-apply-model-config={checkpoint}", fold, "--kvcache-drop-dynamic-scales"]
+
+
+def run(options, workdir):
+    folder = os.path.join(options.run_folder or options.golden, options.variant)
+    model = CpuModel(options.kvcache_opt, options.graph, workdir, front_end(options, folder))
     weights = tensor_files.read(os.path.join(options.golden, "weights.safetensors"))
     lm_head = tensor_files.read(os.path.join(options.golden, "extra.safetensors"))["lm_head.weight"]
-    folder = os.path.join(options.run_folder or options.golden, options.variant)
     steps = golden.steps(folder)
     if options.steps:
         steps = steps[:options.steps]
@@ -79,11 +93,13 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="only the first N steps")
     parser.add_argument("--exact", action="store_true",
                         help="hidden states and caches must agree to the last bit")
-    parser.add_argument("--pass", dest="passes", action="append", default=[],
-                        help="an argument of kvcache-opt that comes before the reference lowering")
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--scales-of-run", action="store_true",
+                        help="override the scales with those that the golden run had")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as workdir:
-        figures = run(options, options.passes, workdir)
+        figures = run(options, workdir)
     print(json.dumps(figures))
     return 0 if figures["passed"] else 1
 

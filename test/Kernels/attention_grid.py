@@ -21,7 +21,7 @@ DIMENSIONS = dict(
     splits=[1, 2, 3, 5],
     kv_heads=[1, 2, 3],
     arch=[90, 80],
-    tuning=["default", "16x2", "16x4", "16x4u", "32x3", "32x3u"],
+    tuning=["default", "16x2u", "16x4", "32x3", "32x3u"],
     lengths=[0, 1, 2],
 )
 LENGTHS = [

@@ -32,6 +32,7 @@ constexpr char footer[] =
     "and cache slots without --cache-fill count as never written.\n"
     "\n"
     "Exit codes: 0 good, 1 wrong result, finding or bad input, 2 wrong usage.\n"
+    "A wrong result is written to --outputs too; bad input leaves no file.\n"
     "\n"
     "Example: a graph over nine steps, compared with double precision\n"
     "  kvcache-run llama.bundle --host --inputs=weights.safetensors \\\n"
@@ -69,8 +70,8 @@ std::string parseChecks(const std::vector<std::string> &names,
   into.checksText.clear();
   for (const Check &check : checks)
     if (into.checks.*check.flag)
-      into.checksText += (into.checksText.empty() ? "" : " ") +
-                         std::string(check.name);
+      into.checksText +=
+          (into.checksText.empty() ? "" : " ") + std::string(check.name);
   if (into.checksText.empty())
     into.checksText = "none";
   return "";
@@ -104,58 +105,66 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
   CLI::App app(description, "kvcache-run");
   app.footer(footer);
   app.set_version_flag("--version", "kvcache-run " KVCACHE_VERSION);
-  app.get_formatter()->column_width(34);
+  app.get_formatter()->column_width(26);
 
+  // A list is one argument with commas; what follows it is the bundle.
+  auto addList = [&](const char *name, std::vector<std::string> &list,
+                     const char *text, const char *type) {
+    app.add_option(name, list, text)
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->type_name(type);
+  };
   std::vector<std::string> checkNames = {"all"};
   std::string fill;
-  unsigned threads = std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
+  unsigned threads =
+      std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
   bool calculateScales = false;
 
   app.add_option("bundle", into.bundle, "Bundle directory")->type_name("");
   app.add_option("--target", into.target,
-                 "Chip whose PTX is executed, such as sm_90; default: the "
-                 "newest in the bundle that the PTX machine executes")
+                 "Chip whose PTX is executed, such as sm_90; default:\n"
+                 "the newest one that the PTX machine executes")
       ->type_name("CHIP");
   app.add_option("--program", into.program,
                  "Program to run; default: the only one, or main")
       ->type_name("NAME");
-  app.add_option("--inputs", into.inputs,
-                 "Safetensors files with what stays: weights, initial caches, "
-                 "tables")
-      ->delimiter(',')
-      ->type_name("FILE,...");
-  app.add_option("--steps", into.steps,
-                 "Safetensors files, each with the inputs of one run; a tensor "
-                 "that a file lacks keeps its value")
-      ->delimiter(',')
-      ->type_name("FILE,...");
+  addList("--inputs", into.inputs,
+          "Safetensors files with what stays: weights, initial\n"
+          "caches, tables",
+          "FILE,FILE");
+  addList("--steps", into.steps,
+          "Safetensors files, each with the inputs of one run; a\n"
+          "tensor that a file lacks keeps its value",
+          "FILE,FILE");
   app.add_flag("--host", into.host,
-               "Run the graph around the segments too (host.mlir, compiled in "
-               "process)");
+               "Run the graph around the segments too (host.mlir,\n"
+               "compiled in process)");
   app.add_option("--host-library", into.hostLibrary,
-                 "libKVCacheHost.so to use; default: beside this program or in "
-                 "../lib")
+                 "libKVCacheHost.so to use; default: beside this\n"
+                 "program or in ../lib")
       ->type_name("FILE");
   app.add_option("--outputs", into.outputs,
-                 "Write activations, results and final caches; with several "
-                 "steps those of step N are named stepN.NAME")
+                 "Write activations, results and final caches; with\n"
+                 "several steps those of step N are named stepN.NAME")
       ->type_name("FILE");
   app.add_flag("--verify", into.verify,
-               "Compare cache codes bit for bit, and attention with double "
-               "precision on the dequantised cache");
+               "Compare cache codes bit for bit, and attention with\n"
+               "double precision on the dequantised cache");
   app.add_flag("--counters", into.counters,
-               "Count instructions, sectors and bank conflicts per kernel");
-  app.add_option("--checks", checkNames,
-                 "all, none, or some of memcheck, initcheck, racecheck, "
-                 "synccheck; default: all")
-      ->delimiter(',')
-      ->type_name("NAME,...");
+               "Count instructions, sectors and bank conflicts per\n"
+               "kernel");
+  addList("--checks", checkNames,
+          "all, none, or some of memcheck, initcheck, racecheck,\n"
+          "synccheck; default: all",
+          "NAME,NAME");
   app.add_option("--cache-fill", fill,
-                 "Value of every cache byte before the first run, such as 0x7E")
+                 "Value of every cache byte before the first run, such\n"
+                 "as 0x7E; default: the bytes count as never written")
       ->type_name("BYTE");
-  app.add_option("--threads", threads, "Host threads of the PTX machine")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256));
+  app.add_option("--threads", threads,
+                 "Host threads of the PTX machine, 1 to 256")
+      ->type_name("N");
   app.add_flag("--json", into.json, "Print one JSON object instead of a table");
   app.add_flag("--quiet", into.quiet, "No remarks, no progress");
   // Group "" hides it: it is only answered.
@@ -184,6 +193,9 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
                         "0xFF, found \"" +
                         fill + "\"");
   }
+  if (threads < 1 || threads > 256)
+    return usageError("--threads: expected 1 to 256, found " +
+                      std::to_string(threads));
   into.checks.counters = into.counters;
   into.checks.threads = threads;
   return std::nullopt;

@@ -51,9 +51,6 @@ std::string count(uint64_t value, const std::string &noun) {
   return std::to_string(value) + " " + noun + (value == 1 ? "" : "s");
 }
 
-/// Sectors that a request needs, of those it asked for: 1 is ideal.
-double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
-
 JsonValue sharedJson(const ptx::Counters::Shared &shared) {
   JsonValue object = JsonValue::object();
   object.set("wavefronts", shared.wavefronts);
@@ -145,40 +142,39 @@ void printVerification(std::ostream &out, const RunSummary &summary) {
   table.row({"layer", "codes", "wrong", "disturbed", "outputs", "wrong",
              "max error", "of tolerance", "max LSE error"});
   for (const LayerVerification &layer : summary.layers)
-    table.row({layer.layer, std::to_string(layer.codesCompared),
-               std::to_string(layer.codesWrong),
-               std::to_string(layer.bytesDisturbed),
-               std::to_string(layer.outputsCompared),
-               std::to_string(layer.outputsWrong),
-               number(layer.maxError, "%.3g"),
-               number(layer.maxToleranceShare, "%.3f"),
-               number(layer.maxLseError, "%.2g")});
+    table.row(
+        {layer.layer, std::to_string(layer.codesCompared),
+         std::to_string(layer.codesWrong), std::to_string(layer.bytesDisturbed),
+         std::to_string(layer.outputsCompared),
+         std::to_string(layer.outputsWrong), number(layer.maxError, "%.3g"),
+         number(layer.maxToleranceShare, "%.3f"),
+         number(layer.maxLseError, "%.2g")});
   table.print(out);
   out << "\n";
 }
 
 void printCounters(std::ostream &out, const RunSummary &summary) {
   Table table(2);
-  table.row({"kernel", "layer", "launches", "warp instr", "lanes", "ld sectors",
-             "ideal", "cp.async sectors", "ideal", "bank conflicts"});
+  table.row({"kernel", "layer", "launches", "warp instr", "lanes", "loads",
+             "sectors", "cp.async", "sectors", "bank conflicts"});
   for (const KernelCounts &entry : summary.kernels) {
     const ptx::Counters &counts = entry.counters;
+    double lanes = counts.instructions ? double(counts.activeLanes) /
+                                             double(counts.instructions)
+                                       : 0;
     auto conflicts = [](const ptx::Counters::Shared &shared) {
       return shared.wavefronts - shared.ideal;
     };
-    table.row(
-        {entry.kernel, entry.layer, std::to_string(entry.launches),
-         std::to_string(counts.instructions),
-         number(ratio(double(counts.activeLanes), double(counts.instructions)),
-                "%.1f"),
-         std::to_string(counts.globalLoad.sectors),
-         std::to_string((counts.globalLoad.bytes + 31) / 32),
-         std::to_string(counts.asyncCopy.sectors),
-         std::to_string((counts.asyncCopy.bytes + 31) / 32),
-         std::to_string(conflicts(counts.sharedLoad) +
-                        conflicts(counts.sharedStore) +
-                        conflicts(counts.ldmatrix) +
-                        conflicts(counts.asyncWrite))});
+    table.row({entry.kernel, entry.layer, std::to_string(entry.launches),
+               std::to_string(counts.instructions), number(lanes, "%.1f"),
+               std::to_string(counts.globalLoad.requests),
+               std::to_string(counts.globalLoad.sectors),
+               std::to_string(counts.asyncCopy.requests),
+               std::to_string(counts.asyncCopy.sectors),
+               std::to_string(conflicts(counts.sharedLoad) +
+                              conflicts(counts.sharedStore) +
+                              conflicts(counts.ldmatrix) +
+                              conflicts(counts.asyncWrite))});
   }
   table.print(out);
   out << "\n";
@@ -215,9 +211,9 @@ void printTable(std::ostream &out, const CommandLine &options,
     printCounters(out, summary);
   out << (summary.good() ? (options.verify ? "verified" : "ran") : "WRONG")
       << ": " << count(summary.steps, "step") << ", "
-      << count(summary.segmentRuns, "segment run") << ", "
-      << summary.launches << (summary.launches == 1 ? " launch" : " launches")
-      << ", " << summary.instructions << " warp instructions, "
+      << count(summary.segmentRuns, "segment run") << ", " << summary.launches
+      << (summary.launches == 1 ? " launch" : " launches") << ", "
+      << summary.instructions << " warp instructions, "
       << count(summary.findingCount, "finding") << ", "
       << number(summary.runSeconds, "%.2f") << " s";
   if (summary.compileSeconds > 0)

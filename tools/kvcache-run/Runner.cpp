@@ -20,10 +20,9 @@ double secondsSince(Clock::time_point start) {
 bool RunSummary::good() const {
   if (findingCount != 0 || !faults.empty())
     return false;
-  return std::all_of(layers.begin(), layers.end(),
-                     [](const LayerVerification &layer) {
-                       return layer.good();
-                     });
+  return std::all_of(
+      layers.begin(), layers.end(),
+      [](const LayerVerification &layer) { return layer.good(); });
 }
 
 std::vector<std::string> Runner::unknown(const TensorFiles &files) const {
@@ -65,15 +64,18 @@ void Runner::account(const RunReport &report) {
       if (result.findings.size() < keptFindings)
         result.findings.push_back(finding);
     const Launch &launch = *record.launch;
-    auto entry = std::find_if(
-        result.kernels.begin(), result.kernels.end(),
-        [&](const KernelCounts &counts) {
-          return counts.kernel == launch.kernel && counts.layer == launch.layer;
-        });
+    auto entry = std::find_if(result.kernels.begin(), result.kernels.end(),
+                              [&](const KernelCounts &counts) {
+                                return counts.kernel == launch.kernel &&
+                                       counts.layer == launch.layer;
+                              });
     if (entry == result.kernels.end())
-      entry = result.kernels.insert(
-          result.kernels.end(), {launch.kernel, launch.layer,
-                                 std::string(launchOpName(launch.op)), 0, {}});
+      entry = result.kernels.insert(result.kernels.end(),
+                                    {launch.kernel,
+                                     launch.layer,
+                                     std::string(launchOpName(launch.op)),
+                                     0,
+                                     {}});
     ++entry->launches;
     entry->counters.add(record.report.counters);
   }
@@ -102,11 +104,10 @@ Error Runner::runSegment(const Segment &segment) {
   for (LayerVerification &layer : *layers) {
     for (std::string &text : layer.errors)
       text = "step " + std::to_string(result.steps) + ": " + text;
-    auto known =
-        std::find_if(result.layers.begin(), result.layers.end(),
-                     [&](const LayerVerification &other) {
-                       return other.layer == layer.layer;
-                     });
+    auto known = std::find_if(result.layers.begin(), result.layers.end(),
+                              [&](const LayerVerification &other) {
+                                return other.layer == layer.layer;
+                              });
     if (known == result.layers.end())
       result.layers.push_back(std::move(layer));
     else
@@ -148,9 +149,9 @@ Error Runner::runHost(TensorFiles &files, const std::string &prefix) {
       return view.error();
     arguments[value.name] = *view;
   }
-  Expected<std::vector<HostTensor>> results = host->run(
-      arguments, [&](const Segment &segment,
-                     const std::vector<TensorView> &memrefs) {
+  Expected<std::vector<HostTensor>> results =
+      host->run(arguments, [&](const Segment &segment,
+                               const std::vector<TensorView> &memrefs) {
         return onHostSegment(segment, memrefs);
       });
   if (!results)

@@ -54,8 +54,9 @@ Expected<TensorView> TensorFiles::view(const std::string &name) {
       known = true;
     }
   if (!known)
-    return makeError(name + ": expected BF16, F16, F32, F8_E4M3, F8_E5M2, I32, "
-                            "I64 or U8, found " +
+    return makeError(name +
+                     ": expected BF16, F16, F32, F8_E4M3, F8_E5M2, I32, "
+                     "I64 or U8, found " +
                      dtypeName(tensor->dtype));
   // Nothing here writes through the view: inputs are only read.
   view.data = const_cast<uint8_t *>(tensor->data);

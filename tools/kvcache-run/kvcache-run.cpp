@@ -24,10 +24,10 @@ Expected<const Program *> selectProgram(const Manifest &manifest,
   std::string names;
   for (const Program &program : manifest.programs)
     names += (names.empty() ? "" : ", ") + program.name;
-  return makeError((name.empty() ? "name one of the bundle's programs with "
-                                   "--program: "
-                                 : "the bundle has no program " + name +
-                                       "; it has ") +
+  return makeError((name.empty()
+                        ? "name one of the bundle's programs with "
+                          "--program: "
+                        : "the bundle has no program " + name + "; it has ") +
                    names);
 }
 
@@ -43,8 +43,9 @@ Error checkWritable(const std::string &path) {
     return makeError(path + ": cannot be written: there is no directory " +
                      folder);
   if (::access(folder.c_str(), W_OK) != 0)
-    return makeError(path + ": cannot be written: no permission to create "
-                            "files in " +
+    return makeError(path +
+                     ": cannot be written: no permission to create "
+                     "files in " +
                      folder);
   return Error::success();
 }
@@ -114,9 +115,9 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
     if (!opened)
       return opened.error();
     host = std::move(*opened);
-    compileSeconds = std::chrono::duration<double>(
-                         std::chrono::steady_clock::now() - start)
-                         .count();
+    compileSeconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count();
   }
 
   Runner runner(**session, host.get(), options.verify);

@@ -63,6 +63,9 @@ struct QuantConfig {
 
   /// compressed-tensors: "tensor" (also when the key is absent) or "attn_head".
   std::string strategy = "tensor";
+
+  /// A configuration file that was not considered, and why; empty if none.
+  std::string unreadFile;
 };
 
 /// Reads both files of a checkpoint (null: no checkpoint, family None).

@@ -122,7 +122,8 @@ struct ResolvedAttention {
 };
 
 struct AttentionTable {
-  std::vector<ResolvedAttention> layers; ///< in the order of the requests
+  /// In the order of the requests; a layer with an error may be left out.
+  std::vector<ResolvedAttention> layers;
   std::vector<Diagnostic> diagnostics;
 };
 

@@ -73,10 +73,10 @@ private:
 class ForeignCall {
 public:
   enum class Form {
-    Op,           ///< `"vllm.name"(...)`
-    Call,         ///< `func.call` of a private declaration with `torch.op`
+    Op,            ///< `"vllm.name"(...)`
+    Call,          ///< `func.call` of a private declaration with `torch.op`
     TorchOperator, ///< `"torch.operator"`, whose types are opaque here
-    CustomCall    ///< `"stablehlo.custom_call"`
+    CustomCall     ///< `"stablehlo.custom_call"`
   };
 
   /// Nothing if `op` is not a custom op. Registered ops other than calls never

@@ -71,11 +71,12 @@ kvcacheHostOpen(const char *text, size_t size, const char *name,
 /* Calls the function. Arguments must have the element types and ranks of its
    signature, the fixed extents too, and be contiguous. Fails when a segment
    did, and when an assertion of the graph does not hold. One call at a time. */
-KVCACHE_HOST_EXPORT int
-kvcacheHostRun(KVCacheHost *host, const KVCacheHostTensor *arguments,
-               int32_t count, KVCacheHostSegment segment,
-               KVCacheHostResult result, void *context, char *error,
-               size_t error_size);
+KVCACHE_HOST_EXPORT int kvcacheHostRun(KVCacheHost *host,
+                                       const KVCacheHostTensor *arguments,
+                                       int32_t count,
+                                       KVCacheHostSegment segment,
+                                       KVCacheHostResult result, void *context,
+                                       char *error, size_t error_size);
 
 KVCACHE_HOST_EXPORT void kvcacheHostClose(KVCacheHost *host);
 

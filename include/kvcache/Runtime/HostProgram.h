@@ -15,7 +15,6 @@
 
 namespace kvcache {
 
-
 class HostProgram {
 public:
   /// Runs one segment over the memrefs that the graph passes, in the order of

@@ -12,8 +12,9 @@ inline bool asksForRunTimeScales(int argc, char **argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view argument = argv[i];
     argument = argument.substr(0, argument.find('='));
-    for (std::string_view name : {"--calculate-kv-scales", "-calculate-kv-scales",
-                                  "--calculate_kv_scales", "-calculate_kv_scales"})
+    for (std::string_view name :
+         {"--calculate-kv-scales", "-calculate-kv-scales",
+          "--calculate_kv_scales", "-calculate_kv_scales"})
       if (argument == name)
         return true;
   }
@@ -29,7 +30,8 @@ inline constexpr char calculateScalesMigration[] =
     "silently.\n"
     "\n"
     "Scales now come from the checkpoint, else they are 1.0:\n"
-    "  * a checkpoint with scales (k_scale, v_scale, k_proj.k_scale, ...): pass "
+    "  * a checkpoint with scales (k_scale, v_scale, k_proj.k_scale, ...): "
+    "pass "
     "it as\n"
     "    kvcache-compile --checkpoint=DIR; nothing else is needed;\n"
     "  * one without: every scale is 1.0, values beyond +-448 saturate; "
@@ -37,7 +39,8 @@ inline constexpr char calculateScalesMigration[] =
     "    says so for each layer, and --require-calibrated makes it an error;\n"
     "  * to calibrate: run an FP8 KV cache quantisation of the model (NVIDIA "
     "ModelOpt,\n"
-    "    or llm-compressor with a kv_cache_scheme) on sample text and save the\n"
+    "    or llm-compressor with a kv_cache_scheme) on sample text and save "
+    "the\n"
     "    checkpoint; it then holds one k_scale and v_scale per layer;\n"
     "  * to set a value by hand: kvcache-compile --scale=LAYER.k=F "
     "--scale=LAYER.v=F.\n";

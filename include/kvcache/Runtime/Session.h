@@ -104,7 +104,9 @@ private:
                   RunReport &report);
   Error checkOutputs(const std::vector<const Layer *> &layers,
                      RunReport &report) const;
-  Error checkCounters(RunReport &report) const;
+  Error checkCounters(const std::vector<const Buffer *> &workspaces,
+                      RunReport &report) const;
+  std::vector<const Buffer *> workspacesOf(const Segment &segment) const;
   Expected<std::vector<int64_t>> integers(const std::string &name) const;
   const Buffer &owner(const Buffer &buffer) const;
   const Layer *layerOfOutput(const std::string &name) const;
@@ -114,7 +116,7 @@ private:
   const Program &running;
   Device &runsOn;
   SessionOptions options;
-  std::map<std::string, uint64_t> addresses; // of buffers with memory
+  std::map<std::string, uint64_t> addresses;           // of buffers with memory
   std::map<std::string, std::vector<int64_t>> extents; // of inputs so far
 };
 

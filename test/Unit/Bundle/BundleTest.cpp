@@ -68,8 +68,7 @@ TEST_F(BundleTest, ACorruptedCodeObjectIsNamed) {
   EXPECT_NE(message.find("a.bundle/code/sm_90.ptx: corrupted"),
             std::string::npos)
       << message;
-  EXPECT_NE(message.find("targets[0].ptx.sha256: expected "),
-            std::string::npos)
+  EXPECT_NE(message.find("targets[0].ptx.sha256: expected "), std::string::npos)
       << message;
 }
 
@@ -112,15 +111,13 @@ TEST_F(BundleTest, AStaleManifestIsRefused) {
   ASSERT_FALSE(bool(error)) << error.message();
   fs::copy_file(folder / "b.bundle/manifest.json", path / "manifest.json",
                 fs::copy_options::overwrite_existing);
-  EXPECT_NE(openMessage().find("code/sm_90.ptx: corrupted"),
-            std::string::npos);
+  EXPECT_NE(openMessage().find("code/sm_90.ptx: corrupted"), std::string::npos);
 }
 
 TEST_F(BundleTest, NothingElseIsReplaced) {
   fs::create_directories(path);
   overwrite("precious.txt", "data");
-  EXPECT_TRUE(
-      bool(writeBundle(path.string(), test::makeBundle("// ptx\n"))));
+  EXPECT_TRUE(bool(writeBundle(path.string(), test::makeBundle("// ptx\n"))));
   EXPECT_EQ(*readFile((path / "precious.txt").string()), "data");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
 }

@@ -103,13 +103,48 @@ TEST(ManifestTest, EveryCutIsRefused) {
     EXPECT_NE(refusal(text.substr(0, size)), "accepted") << size;
 }
 
+TEST(ManifestTest, RandomEditsAreRefusedOrGiveAValidManifest) {
+  const std::string text = writeManifest(sample(/*packed=*/true));
+  const char bytes[] = "0123456789-.eE\"{}[],:ntf \\\0\xff";
+  uint64_t state = 20261130;
+  auto next = [&](uint64_t bound) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return (state >> 33) % bound;
+  };
+  for (int i = 0; i < 3000; ++i) {
+    std::string edited = text;
+    for (uint64_t edits = 1 + next(3); edits > 0; --edits) {
+      size_t at = next(edited.size());
+      switch (next(3)) {
+      case 0:
+        edited[at] = bytes[next(sizeof(bytes) - 1)];
+        break;
+      case 1:
+        edited.erase(at, 1 + next(40));
+        break;
+      default:
+        edited.insert(at, text.substr(next(text.size()), next(40)));
+      }
+    }
+    Expected<Manifest> manifest = parseManifest(edited);
+    if (manifest) {
+      EXPECT_FALSE(bool(validateManifest(*manifest)));
+      EXPECT_TRUE(bool(parseManifest(writeManifest(*manifest))));
+    } else {
+      EXPECT_EQ(manifest.message().compare(0, 13, "manifest.json"), 0)
+          << manifest.message();
+    }
+  }
+}
+
 TEST(ManifestTest, EveryMissingMemberIsNamed) {
   std::string text = writeManifest(sample());
   for (const char *name :
-       {"version", "producer", "options", "capacities", "layers", "buffers",
-        "programs", "targets", "softmax_scale", "compatibility", "role",
-        "strides", "access", "stable_address", "chip", "sha256", "grid",
-        "arguments", "host", "function", "structure"}) {
+       {"version",  "producer", "options",   "capacities",     "layers",
+        "buffers",  "programs", "targets",   "softmax_scale",  "compatibility",
+        "role",     "strides",  "access",    "stable_address", "chip",
+        "sha256",   "grid",     "arguments", "host",           "function",
+        "structure"}) {
     std::string cut = text;
     std::string key = "\"" + std::string(name) + "\":";
     size_t at = cut.find(key);
@@ -122,21 +157,20 @@ TEST(ManifestTest, EveryMissingMemberIsNamed) {
 TEST(ManifestTest, RefusesUnknownAndRepeatedMembers) {
   expectRefused(edited("", "\"producer\"", "\"colour\": 1, \"producer\""),
                 "unknown member \"colour\"; expected one of format, version");
-  EXPECT_NE(
-      refusal(edited("", "\"producer\"", "\"version\": 1, \"producer\"")),
-      "accepted");
+  EXPECT_NE(refusal(edited("", "\"producer\"", "\"version\": 1, \"producer\"")),
+            "accepted");
   expectRefused(edited("\"launches\"", "\"op\"", "\"hat\": [], \"op\""),
                 "targets[0].launches[0]: unknown member \"hat\"");
 }
 
 TEST(ManifestTest, RefusesWrongTypesWithTheirPath) {
-  expectRefused(edited("\"capacities\"", "\"max_tokens\": 8",
-                       "\"max_tokens\": \"8\""),
-                "capacities.max_tokens: expected an integer from 1 to "
-                "2147483647, found \"8\"");
-  expectRefused(edited("\"capacities\"", "\"max_tokens\": 8",
-                       "\"max_tokens\": 8.5"),
-                "capacities.max_tokens: expected an integer");
+  expectRefused(
+      edited("\"capacities\"", "\"max_tokens\": 8", "\"max_tokens\": \"8\""),
+      "capacities.max_tokens: expected an integer from 1 to "
+      "2147483647, found \"8\"");
+  expectRefused(
+      edited("\"capacities\"", "\"max_tokens\": 8", "\"max_tokens\": 8.5"),
+      "capacities.max_tokens: expected an integer");
   expectRefused(edited("\"stable_address\"", "false", "0"),
                 "buffers[0].stable_address: expected true or false, found 0");
   expectRefused(edited("\"grid\"", "[8, 1, 1]", "[8, 1]"),

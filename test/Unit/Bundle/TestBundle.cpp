@@ -118,22 +118,22 @@ Launch makeAttention(const Layer &layer) {
   launch.grid = {queryHeads, tokens, 1};
   double score = double(layer.softmaxScale.value()) *
                  double(layer.kScale.value.value()) * 1.4426950408889634;
-  launch.arguments = {Argument::ofBuffer(names.query),
-                      Argument::ofBuffer(names.kCache),
-                      Argument::ofBuffer(names.vCache),
-                      Argument::ofBuffer(names.pageTable),
-                      Argument::ofBuffer(names.lengths),
-                      Argument::ofBuffer(names.queryStart),
-                      Argument::ofBuffer(names.output),
-                      Argument::null(),
-                      Argument::ofBuffer("workspace.partials"),
-                      Argument::ofBuffer("workspace.counters"),
-                      Argument::ofF32(float(score),
-                                      "softmax_scale * k_scale * log2(e)"),
-                      Argument::ofF32(layer.vScale.value.value(), "v_scale"),
-                      Argument::ofI32(int32_t(tokens)),
-                      Argument::ofI32(int32_t(sequences)),
-                      Argument::ofI32(int32_t(pagesPerSequence))};
+  launch.arguments = {
+      Argument::ofBuffer(names.query),
+      Argument::ofBuffer(names.kCache),
+      Argument::ofBuffer(names.vCache),
+      Argument::ofBuffer(names.pageTable),
+      Argument::ofBuffer(names.lengths),
+      Argument::ofBuffer(names.queryStart),
+      Argument::ofBuffer(names.output),
+      Argument::null(),
+      Argument::ofBuffer("workspace.partials"),
+      Argument::ofBuffer("workspace.counters"),
+      Argument::ofF32(float(score), "softmax_scale * k_scale * log2(e)"),
+      Argument::ofF32(layer.vScale.value.value(), "v_scale"),
+      Argument::ofI32(int32_t(tokens)),
+      Argument::ofI32(int32_t(sequences)),
+      Argument::ofI32(int32_t(pagesPerSequence))};
   return launch;
 }
 
@@ -149,20 +149,20 @@ Bundle makeBundle(const std::string &ptx, bool packed) {
   manifest.options = {{"page-size", int64_t(16)},
                       {"kv-layout", std::string(packed ? "packed" : "nhd")}};
   manifest.capacities = {tokens, sequences, pagesPerSequence, pages};
-  manifest.buffers = {
-      makeDynamic("page_table", BufferRole::PageTable, ElementType::I32,
-                  {sequences, pagesPerSequence}),
-      makeDynamic("lengths", BufferRole::Lengths, ElementType::I32,
-                  {sequences}),
-      makeDynamic("query_start", BufferRole::QueryStart, ElementType::I32,
-                  {sequences + 1}),
-      makeDynamic("slot_mapping", BufferRole::Slots, ElementType::I64,
-                  {tokens})};
+  manifest.buffers = {makeDynamic("page_table", BufferRole::PageTable,
+                                  ElementType::I32,
+                                  {sequences, pagesPerSequence}),
+                      makeDynamic("lengths", BufferRole::Lengths,
+                                  ElementType::I32, {sequences}),
+                      makeDynamic("query_start", BufferRole::QueryStart,
+                                  ElementType::I32, {sequences + 1}),
+                      makeDynamic("slot_mapping", BufferRole::Slots,
+                                  ElementType::I64, {tokens})};
   for (const char *name : {"workspace.partials", "workspace.counters"}) {
-    Buffer workspace = makeBuffer(
-        name, BufferRole::Workspace,
-        name[10] == 'p' ? ElementType::F32 : ElementType::I32, {64},
-        BufferAccess::ReadWrite);
+    Buffer workspace =
+        makeBuffer(name, BufferRole::Workspace,
+                   name[10] == 'p' ? ElementType::F32 : ElementType::I32, {64},
+                   BufferAccess::ReadWrite);
     workspace.owner = BufferOwner::Runtime;
     manifest.buffers.push_back(workspace);
   }
@@ -180,11 +180,11 @@ Bundle makeBundle(const std::string &ptx, bool packed) {
     for (const std::string *name : {&layer.buffers.query, &layer.buffers.output,
                                     &layer.buffers.key, &layer.buffers.value}) {
       bool rows = name == &layer.buffers.key || name == &layer.buffers.value;
-      manifest.buffers.push_back(makeDynamic(
-          *name, BufferRole::Activation, ElementType::BF16,
-          {tokens, rows ? kvHeads : queryHeads, headDim},
-          name == &layer.buffers.output ? BufferAccess::Write
-                                        : BufferAccess::Read));
+      manifest.buffers.push_back(
+          makeDynamic(*name, BufferRole::Activation, ElementType::BF16,
+                      {tokens, rows ? kvHeads : queryHeads, headDim},
+                      name == &layer.buffers.output ? BufferAccess::Write
+                                                    : BufferAccess::Read));
     }
     addCaches(manifest, layer.id, packed);
     target.launches.push_back(makeWrite(layer));

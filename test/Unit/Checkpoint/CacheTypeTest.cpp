@@ -46,8 +46,9 @@ protected:
         << allMessages(table.diagnostics);
     for (const ResolvedCacheType &layer : table.layers) {
       EXPECT_EQ(layer.type, type) << cacheTypeName(layer.type);
-      if (!from.empty())
+      if (!from.empty()) {
         EXPECT_EQ(layer.from, from);
+      }
     }
   }
   void expectError(const CacheTypeTable &table, const std::string &part) {
@@ -211,6 +212,17 @@ TEST_F(CacheTypes, ConflictingDeclarationsAreAnError) {
           {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}})",
       R"({"quantization": {"kv_cache_quant_algo": "NVFP4"}})");
   expectError(table, "conflicting KV cache algorithms");
+}
+
+TEST_F(CacheTypes, ModelOptsFileBesideAnotherMethodIsReported) {
+  CacheTypeTable table = resolve(
+      R"({"torch_dtype": "bfloat16",
+          "quantization_config": {"quant_method": "fp8"}})",
+      R"({"quantization": {"kv_cache_quant_algo": "FP8"}})");
+  expectAll(table, CacheType::BF16);
+  EXPECT_NE(findOnly(table.diagnostics, Severity::Remark,
+                     "hf_quant_config.json is ModelOpt's"),
+            nullptr);
 }
 
 TEST_F(CacheTypes, CompressedTensorsSwitchesAutoByItsScheme) {

@@ -31,8 +31,11 @@ TEST_F(CheckpointFolder, OpensEveryFixture) {
   std::string root = inputPath("checkpoints");
   Expected<std::vector<std::string>> names = listDirectory(root);
   ASSERT_TRUE(names);
-  EXPECT_EQ(names->size(), 12u);
+  size_t opened = 0;
   for (const std::string &name : *names) {
+    if (!isDirectory(joinPath(root, name)))
+      continue;
+    ++opened;
     Expected<Checkpoint> checkpoint = Checkpoint::open(joinPath(root, name));
     ASSERT_TRUE(checkpoint) << checkpoint.message();
     EXPECT_EQ(checkpoint->shards().size(),
@@ -40,6 +43,7 @@ TEST_F(CheckpointFolder, OpensEveryFixture) {
     EXPECT_NE(checkpoint->config(), nullptr);
     EXPECT_TRUE(checkpoint->diagnostics().empty());
   }
+  EXPECT_EQ(opened, 12u);
 }
 
 TEST_F(CheckpointFolder, OpensASingleFileWithTheConfigBesideIt) {

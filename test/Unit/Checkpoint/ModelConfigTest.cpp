@@ -51,10 +51,11 @@ TEST_P(ConfigFixtures, GiveWhatTheModelItselfDoes) {
   EXPECT_EQ(model->modelType, expected.find("model_type")->asString());
   const JsonValue *dtype = expected.findNonNull("dtype");
   ASSERT_EQ(model->dtype.has_value(), dtype != nullptr);
-  if (dtype)
+  if (dtype) {
     EXPECT_EQ(model->dtype->value, dtype->asString() == "float32"
                                        ? CacheType::F32
                                        : **parseCacheWord(dtype->asString()));
+  }
   const JsonValue::Array &layers = expected.find("layers")->asArray();
   ASSERT_EQ(model->layers.size(), layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -77,12 +78,14 @@ TEST_P(ConfigFixtures, GiveWhatTheModelItselfDoes) {
     EXPECT_EQ(layer.alibi, want.find("alibi")->asBool()) << i;
     const JsonValue *window = want.findNonNull("window_left");
     ASSERT_EQ(layer.windowLeft.has_value(), window != nullptr) << i;
-    if (window)
+    if (window) {
       EXPECT_EQ(layer.windowLeft->value, window->asInteger()) << i;
+    }
     const JsonValue *cap = want.findNonNull("softcap");
     ASSERT_EQ(layer.softCap.has_value(), cap != nullptr) << i;
-    if (cap)
+    if (cap) {
       EXPECT_EQ(layer.softCap->value, cap->asDouble()) << i;
+    }
     const JsonValue *chunk = want.findNonNull("chunk");
     EXPECT_EQ(layer.chunk, chunk ? chunk->asInteger() : 0) << i;
     const JsonValue *also = want.findNonNull("also_recurrent");
@@ -209,9 +212,10 @@ TEST(ModelConfig, NoMutationOfAConfigCrashes) {
         JsonValue mutated = config;
         mutated.asObject()[i].second = list.asArray()[0];
         Expected<ModelAttention> model = readModelAttention({path, mutated});
-        if (model)
-          for (const LayerAttention &layer : model->layers)
-            EXPECT_FALSE(layer.ownsCache && layer.headDim.value < 1);
+        if (!model)
+          continue;
+        for (const LayerAttention &layer : model->layers)
+          EXPECT_FALSE(layer.ownsCache && layer.headDim.value < 1);
       }
   }
 }

@@ -99,8 +99,9 @@ TEST_F(Safetensors, WritesWhatItReads) {
     EXPECT_EQ(read->dtype, tensor.dtype);
     EXPECT_EQ(read->shape, tensor.shape);
     ASSERT_EQ(read->bytes, tensor.bytes);
-    if (tensor.bytes)
+    if (tensor.bytes) {
       EXPECT_EQ(std::memcmp(read->data, tensor.data, tensor.bytes), 0);
+    }
   }
   EXPECT_EQ(file->find("absent"), nullptr);
   EXPECT_EQ(*readFloatElement(*file->find("b.k_scale"), 0), double(0.0123f));

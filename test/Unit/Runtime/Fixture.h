@@ -47,11 +47,12 @@ inline HostTensor randomBF16(std::vector<int64_t> shape, uint64_t seed,
 template <typename Integer>
 HostTensor integers(std::vector<int64_t> shape, std::vector<Integer> values) {
   HostTensor tensor;
-  tensor.elementType = sizeof(Integer) == 8 ? ElementType::I64
-                                            : ElementType::I32;
+  tensor.elementType =
+      sizeof(Integer) == 8 ? ElementType::I64 : ElementType::I32;
   tensor.shape = std::move(shape);
   tensor.data.resize(values.size() * sizeof(Integer));
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  if (!values.empty())
+    std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
   return tensor;
 }
 
@@ -64,8 +65,8 @@ class RuntimeTest : public ::testing::Test {
 protected:
   static const std::string &ptx() {
     static const std::string text = [] {
-      Expected<std::string> file = readFile(
-          std::string(KVCACHE_RUNTIME_INPUTS) + "/simple.ptx");
+      Expected<std::string> file =
+          readFile(std::string(KVCACHE_RUNTIME_INPUTS) + "/simple.ptx");
       return file ? *file : std::string();
     }();
     return text;
@@ -78,9 +79,8 @@ protected:
     device = createSimDevice(checks);
     Expected<const Target *> target = selectTarget(bundle, *device);
     ASSERT_TRUE(bool(target)) << target.message();
-    Expected<std::unique_ptr<Session>> created =
-        Session::create(bundle, **target, bundle.manifest.programs[0], *device,
-                        options);
+    Expected<std::unique_ptr<Session>> created = Session::create(
+        bundle, **target, bundle.manifest.programs[0], *device, options);
     ASSERT_TRUE(bool(created)) << created.message();
     session = std::move(*created);
   }

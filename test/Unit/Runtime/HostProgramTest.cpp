@@ -91,7 +91,9 @@ protected:
   }
 
   std::map<std::string, TensorView> arguments() {
-    return {{"q", q.view()}, {"k", k.view()}, {"v", v.view()},
+    return {{"q", q.view()},
+            {"k", k.view()},
+            {"v", v.view()},
             {"bias", bias.view()}};
   }
 
@@ -129,8 +131,7 @@ TEST_F(HostProgramTest, SegmentsSeeAndChangeTheGraphsBuffers) {
       std::memcpy(&code, (*results)[0].data.data() + i, 2);
       ASSERT_EQ(fromBF16(code), 5.0f) << i;
     }
-    EXPECT_EQ((*results)[1].data,
-              integers<int64_t>({3}, {0, 1, 2}).data);
+    EXPECT_EQ((*results)[1].data, integers<int64_t>({3}, {0, 1, 2}).data);
   }
 }
 
@@ -215,10 +216,16 @@ TEST_F(HostProgramTest, TextThatIsNoGraphIsRefused) {
             std::string::npos)
       << openMessage();
   setGraph("func.func @main() { return }");
-  EXPECT_NE(openMessage().find(
-                "expected a declaration of @kvcache.main.layer0"),
-            std::string::npos)
+  EXPECT_NE(
+      openMessage().find("expected a declaration of @kvcache.main.layer0"),
+      std::string::npos)
       << openMessage();
+}
+
+TEST_F(HostProgramTest, AProgramWithoutHostCodeSaysSo) {
+  bundle.manifest.programs[0].host.reset();
+  EXPECT_EQ(openMessage(), "program main has no host code: it is one graph of "
+                           "segments; run it without --host");
 }
 
 TEST_F(HostProgramTest, AMissingLibraryIsNamed) {

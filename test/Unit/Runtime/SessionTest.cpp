@@ -16,8 +16,10 @@ TEST_F(SessionTest, RunsCleanOverSeveralSteps) {
     bundle = makeBundle(ptx(), packed);
     start();
     // Sequence 0 crosses into its second page; sequence 1 comes later.
-    const Batch steps[] = {{{7}, {7}},       {{8}, {1}},
-                           {{14, 1}, {6, 1}}, {{20, 2}, {6, 1}},
+    const Batch steps[] = {{{7}, {7}},
+                           {{8}, {1}},
+                           {{14, 1}, {6, 1}},
+                           {{20, 2}, {6, 1}},
                            {{21, 3}, {1, 1}}};
     for (const Batch &batch : steps) {
       setBatch(batch, 1);
@@ -140,8 +142,7 @@ TEST_F(SessionTest, CountersThatAreNotZeroAgainAreAFault) {
   setBatch({{3}, {3}}, 1);
   const Buffer &counters = *bundle.manifest.findBuffer("workspace.counters");
   int32_t three = 3;
-  ASSERT_FALSE(
-      bool(device->copyIn(session->address(counters) + 8, &three, 4)));
+  ASSERT_FALSE(bool(device->copyIn(session->address(counters) + 8, &three, 4)));
   RunReport report = run(0);
   ASSERT_EQ(report.faults.size(), 1u) << describe(report);
   EXPECT_EQ(report.faults[0],
@@ -152,6 +153,8 @@ TEST_F(SessionTest, ASlotPastThePoolIsAFault) {
   start();
   setBatch({{2}, {2}}, 1);
   set("slot_mapping", integers<int64_t>({2}, {slotOf(0, 0), 7 * 16}));
+  set("lengths", integers<int32_t>({1}, {1}));
+  set("query_start", integers<int32_t>({2}, {0, 1}));
   RunReport report = run(0);
   ASSERT_EQ(report.faults.size(), 1u) << describe(report);
   EXPECT_NE(report.faults[0].find("slot_mapping[1]: expected a slot below 112"),
@@ -249,9 +252,9 @@ TEST_F(SessionTest, CachesGoInAndOutThroughTheirStrides) {
   Expected<std::vector<uint8_t>> memory =
       session->memory(*bundle.manifest.findBuffer("layer0.v_cache"));
   ASSERT_TRUE(bool(memory));
-  EXPECT_EQ((*memory)[2048], cache.data[0]);          // V of page 0
+  EXPECT_EQ((*memory)[2048], cache.data[0]);           // V of page 0
   EXPECT_EQ((*memory)[4096 + 2048], cache.data[2048]); // V of page 1
-  EXPECT_EQ((*memory)[0], 0xFF);                      // K was never written
+  EXPECT_EQ((*memory)[0], 0xFF);                       // K was never written
 }
 
 TEST_F(SessionTest, TheNewestTargetThatCanBeExecutedIsChosen) {
@@ -262,9 +265,9 @@ TEST_F(SessionTest, TheNewestTargetThatCanBeExecutedIsChosen) {
   std::string text = ptx();
   size_t body = text.find("ld.param");
   ASSERT_NE(body, std::string::npos);
-  bundle.files["code/sm_100.ptx"] =
-      text.substr(0, body) + "tcgen05.fence::before_thread_sync;\n\t" +
-      text.substr(body);
+  bundle.files["code/sm_100.ptx"] = text.substr(0, body) +
+                                    "tcgen05.fence::before_thread_sync;\n\t" +
+                                    text.substr(body);
   device = createSimDevice();
   Expected<const Target *> target = selectTarget(bundle, *device);
   ASSERT_TRUE(bool(target)) << target.message();

@@ -17,8 +17,8 @@ protected:
   verify(const std::function<void()> &between = nullptr) {
     std::vector<LayerVerification> results(2);
     start();
-    const Batch steps[] = {{{7, 1}, {7, 1}}, {{15, 1}, {7, 0}},
-                           {{17, 2}, {2, 1}}};
+    const Batch steps[] = {
+        {{7, 1}, {7, 1}}, {{15, 1}, {7, 0}}, {{17, 2}, {2, 1}}};
     for (const Batch &batch : steps) {
       setBatch(batch, 5);
       for (size_t i = 0; i < 2; ++i) {

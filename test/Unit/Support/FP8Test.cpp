@@ -72,22 +72,25 @@ TEST(FP8, DecodesAllE5M2Codes) {
     float value = fromE5M2(uint8_t(code));
     unsigned magnitude = code & 0x7F;
     EXPECT_EQ(std::signbit(value), code >= 0x80) << code;
-    if (magnitude > 0x7C)
+    if (magnitude > 0x7C) {
       EXPECT_TRUE(std::isnan(value)) << code;
-    else if (magnitude == 0x7C)
+    } else if (magnitude == 0x7C) {
       EXPECT_TRUE(std::isinf(value)) << code;
-    else
+    } else {
       EXPECT_EQ(double(value), valueOf(code, 5, 2, 15)) << code;
+    }
   }
   EXPECT_EQ(fromE5M2(0x7B), 57344.0f);
 }
 
 TEST(FP8, EncodesAllFiniteCodesToThemselves) {
   for (unsigned code = 0; code < 256; ++code) {
-    if (!isNaNE4M3(code))
+    if (!isNaNE4M3(code)) {
       EXPECT_EQ(toE4M3FN(fromE4M3FN(uint8_t(code))), code);
-    if ((code & 0x7F) < 0x7C)
+    }
+    if ((code & 0x7F) < 0x7C) {
       EXPECT_EQ(toE5M2(fromE5M2(uint8_t(code))), code);
+    }
   }
 }
 
@@ -95,18 +98,22 @@ TEST(FP8, RoundTripsAll16BitCodes) {
   for (unsigned code = 0; code < 0x10000; ++code) {
     unsigned magnitude = code & 0x7FFF;
     float half = fromF16(uint16_t(code)), brain = fromBF16(uint16_t(code));
-    if (magnitude > 0x7C00)
+    if (magnitude > 0x7C00) {
       EXPECT_TRUE(std::isnan(half)) << code;
-    else
+    } else {
       EXPECT_EQ(toF16(half), code);
-    if (magnitude < 0x7C00)
+    }
+    if (magnitude < 0x7C00) {
       EXPECT_EQ(double(half), valueOf(code, 5, 10, 15)) << code;
-    if (magnitude > 0x7F80)
+    }
+    if (magnitude > 0x7F80) {
       EXPECT_TRUE(std::isnan(brain)) << code;
-    else
+    } else {
       EXPECT_EQ(toBF16(brain), code);
-    if (magnitude < 0x7F80)
+    }
+    if (magnitude < 0x7F80) {
       EXPECT_EQ(double(brain), valueOf(code, 8, 7, 127)) << code;
+    }
   }
 }
 

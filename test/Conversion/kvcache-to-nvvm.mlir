@@ -1,0 +1,56 @@
+// RUN: kvcache-opt %s --convert-kvcache-to-nvvm="target=sm_90 kernel-library=lib.bc" | FileCheck %s
+// RUN: kvcache-opt %s --convert-kvcache-to-nvvm="target=sm_90 kernel-library=lib.bc" --convert-kvcache-to-nvvm | FileCheck %s
+// RUN: kvcache-opt %s --convert-kvcache-to-nvvm=target=sm_100a | FileCheck %s --check-prefix=SM100
+
+// CHECK: module attributes {gpu.container_module}
+// CHECK: gpu.module @kvcache_kernels [#nvvm.target<O = 3, chip = "sm_90", features = "+ptx81", link = ["lib.bc"]>] {
+// CHECK-NEXT: llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, i32, i32, i32, i32, i32, i32, i64, i32, i32, i64, i32, i32, i32, i32)
+// CHECK-NEXT: llvm.func @write_a(%[[K:.*]]: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %[[KS:.*]]: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i64) attributes {gpu.kernel, nvvm.kernel, nvvm.maxntid = array<i32: 128, 1, 1>} {
+// CHECK-NEXT:   %[[KG:.*]] = llvm.addrspacecast %[[K]] : !llvm.ptr<1> to !llvm.ptr
+// CHECK:        %[[ARCH:.*]] = llvm.mlir.constant(90 : i32) : i32
+// CHECK:        llvm.call @kvcache_write(%[[KG]],
+// CHECK-SAME:     %[[KS]],
+// CHECK-SAME:     %[[ARCH]],
+// CHECK:        llvm.return
+// The attention has no LSE, and no workspaces, which its wrapper passes as null.
+// CHECK:      llvm.func @kvcache_paged_attention(
+// CHECK:      llvm.func @attention_a(%{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i32, %{{.*}}: i32) attributes {gpu.kernel, nvvm.kernel, nvvm.maxntid = array<i32: 128, 1, 1>, nvvm.minctasm = 2 : i32} {
+// CHECK-COUNT-3: llvm.mlir.zero : !llvm.ptr
+// CHECK:        llvm.call @kvcache_paged_attention
+
+// CHECK:      kvcache.program @kvcache.main
+// CHECK-SAME:   %[[BK:[a-z0-9]+]]: memref<8x2x64xbf16>
+// CHECK-SAME:   %[[BV:[a-z0-9]+]]: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>
+// CHECK:        memref.extract_aligned_pointer_as_index %[[BK]]
+// The kernel gets the address of the first element, wherever the view starts.
+// CHECK:        %[[AV:.*]] = memref.extract_aligned_pointer_as_index %[[BV]]
+// CHECK:        %{{.*}}, %[[OFFSET:.*]], %{{.*}}:4, %{{.*}}:4 = memref.extract_strided_metadata %[[BV]]
+// CHECK:        %[[BYTES:.*]] = arith.muli %[[OFFSET]]
+// CHECK:        arith.addi %[[AV]], %[[BYTES]]
+// CHECK:        gpu.launch_func @kvcache_kernels::@write_a blocks in (%{{.*}}, %{{.*}}, %{{.*}}) threads in
+// Two launches of one kernel.
+// CHECK:        gpu.launch_func @kvcache_kernels::@write_a
+// CHECK:        gpu.launch_func @kvcache_kernels::@attention_a blocks in {{.*}} dynamic_shared_memory_size
+// CHECK-NOT:    kvcache.launch
+
+// SM100: #nvvm.target<O = 3, chip = "sm_100a">
+kvcache.program @kvcache.main(
+    %k: memref<8x2x64xbf16> {kvcache.name = "k", kvcache.role = #kvcache<role activation>},
+    %p: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "p", kvcache.role = #kvcache<role cache>},
+    %i: memref<3xi32> {kvcache.name = "i", kvcache.role = #kvcache<role lengths>},
+    %s: memref<8xi64> {kvcache.name = "s", kvcache.role = #kvcache<role slots>}) {
+  kvcache.segment @layer0 {
+    kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
+      args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
+      constants [1.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32]
+    kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
+      args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
+      constants [4.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32]
+    kvcache.launch @attention_a of "kvcache_paged_attention" grid [2, 8, 1] block [128, 1, 1] shared 61440
+      args(%k, %p, %p, %i, %i, %i, %k : memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<3xi32>, memref<3xi32>, memref<3xi32>, memref<8x2x64xbf16>)
+      constants [1.0 : f32, 2.0 : f32, 8 : i32, 2 : i32, 2 : i32] origins ["score", "v_scale", "max_tokens", "max_sequences", "max_pages_per_sequence"]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 256 : i32, 1 : i32, 0 : i32] {min_ctas_per_sm = 2 : i64}
+  }
+}

@@ -1,0 +1,391 @@
+// RUN: kvcache-opt %s --split-input-file --verify-diagnostics --kvcache-select-kernels=target=sm_90
+
+// A cache that is not quantized.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x bf16>
+    // expected-error @below {{no kernel for a cache of 'bf16' (layer "model.layers.0.self_attn.attn"); f8E4M3FN is supported: choose it with kv-cache-dtype=fp8}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// A cache of another 8-bit type.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E5M2 scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E5M2, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x2x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x2x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E5M2, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E5M2, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E5M2>
+    // expected-error @below {{no kernel for a cache of 'f8E5M2'}}
+    kvcache.write %x, %x to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E5M2>
+  }
+}
+
+// -----
+
+// A scale that is still dynamic.
+
+kvcache.scale_buffer @layer0.k : f32 dynamic
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{the k scale @layer0.k has no value; run 'kvcache-fold-checkpoint-scales' first}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// A scale for each head.
+
+kvcache.scale_buffer @layer0.k : f32 = [1.0, 2.0] from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel for the per-head k scale @layer0.k; per-tensor scales are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// A capacity that is not known.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+// expected-note @below {{give it to 'kvcache-import', as max-sequences=N, or write it here}}
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel selected: the grid needs the capacity 'max-sequences' of @full}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// A static graph that is larger than the capacity.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<9x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<9x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{the graph has 9 tokens, more than max-tokens=8; raise max-tokens}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<9x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<9x4x64xbf16>
+  }
+}
+
+// -----
+
+// A soft cap.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel for attention with 'soft_cap' (layer "model.layers.0.self_attn.attn"); 'convert-kvcache-to-reference' supports it}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64, soft_cap = 30.0 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// A window.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel for attention with 'window'}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64, window = 3 : i64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// No softmax scale.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{the softmax scale of layer "model.layers.0.self_attn.attn" is not known; run 'kvcache-apply-model-config'}}
+    kvcache.paged_attention %x over %c outs(%o)  : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// Queries of f32.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xf32> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for queries of 'f32' and an output of 'f32'; f16 and bf16, the same for both, are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xf32>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xf32>
+  }
+}
+
+// -----
+
+// An output of another type than the queries.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for queries of 'bf16' and an output of 'f16'}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xf16>
+  }
+}
+
+// -----
+
+// A head dim without a kernel.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 80 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x80xf8E4M3FN, strided<[2560, 160, 80, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x80xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x80xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x80xf8E4M3FN, strided<[2560, 160, 80, 1], offset: ?>>, memref<7x16x2x80xf8E4M3FN, strided<[2560, 160, 80, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 80 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for head dim 80 (layer "model.layers.0.self_attn.attn"); 64 and 128 are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x80xbf16>, !kvcache.cache<2 x 80 x f8E4M3FN> -> memref<8x4x80xbf16>
+  }
+}
+
+// -----
+
+// Too many query heads on a KV head.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x34x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x34x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for 17 query heads on one KV head; up to 16 are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x34x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x34x64xbf16>
+  }
+}
+
+// -----
+
+// A page size without a kernel.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 8 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x8x2x64xf8E4M3FN, strided<[1024, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x8x2x64xf8E4M3FN, strided<[1024, 128, 64, 1], offset: ?>>, memref<7x8x2x64xf8E4M3FN, strided<[1024, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for page size 8; 16, 32, 64 and 128 are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// Rows of f32.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x2x64xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x2x64xf32> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no write kernel for rows of 'f32'; f16 and bf16 are supported}}
+    kvcache.write %x, %x to %c : memref<8x2x64xf32>, memref<8x2x64xf32>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  }
+}
+
+// -----
+
+// A head dim that 16-byte stores cannot take.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 24 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x2x24xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x2x24xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 24 x f8E4M3FN>
+    // expected-error @below {{no write kernel for 2 KV heads of 24 in pages of 16; the head dim must be a multiple of 16}}
+    kvcache.write %x, %x to %c : memref<8x2x24xbf16>, memref<8x2x24xbf16>, !kvcache.cache<2 x 24 x f8E4M3FN>
+  }
+}
+
+// -----
+
+// A factor that overflows.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.0e+38 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{softmax_scale * k_scale * log2(e) = 1.442695e+79 is not a normal f32; the scales cannot be right}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 1.0e+41 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}

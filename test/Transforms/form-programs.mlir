@@ -1,0 +1,144 @@
+// RUN: kvcache-opt %s --allow-unregistered-dialect --split-input-file --kvcache-form-programs | FileCheck %s
+// RUN: kvcache-opt %s --allow-unregistered-dialect --split-input-file --kvcache-form-programs --kvcache-form-programs | FileCheck %s
+
+// Adjacent cache ops become one segment; the host calls it on memrefs, and the
+// function keeps its signature.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+
+// CHECK-LABEL: kvcache.program @kvcache.main(
+// CHECK-SAME:    %[[KC:[a-z0-9]+]]: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>}
+// CHECK-SAME:    %[[VC:[a-z0-9]+]]: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.v_cache", kvcache.role = #kvcache<role cache>}
+// CHECK-SAME:    %[[TABLE:[a-z0-9]+]]: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>}
+// CHECK-SAME:    %[[LENGTHS:[a-z0-9]+]]: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>}
+// CHECK-SAME:    %[[START:[a-z0-9]+]]: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>}
+// CHECK-SAME:    %[[SLOTS:[a-z0-9]+]]: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}
+// CHECK-SAME:    %[[K:[a-z0-9]+]]: memref<?x2x64xbf16> {kvcache.name = "layer0.key", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    %[[V:[a-z0-9]+]]: memref<?x2x64xbf16> {kvcache.name = "layer0.value", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    %[[Q:[a-z0-9]+]]: memref<?x4x64xbf16> {kvcache.name = "layer0.query", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    %[[O:[a-z0-9]+]]: memref<?x4x64xbf16> {kvcache.name = "layer0.output", kvcache.role = #kvcache<role activation>}
+// CHECK-NEXT:    kvcache.segment @layer0 {
+// CHECK-NEXT:      %[[C:.*]] = kvcache.view_cache @layer0 pages(%[[KC]], %[[VC]]) page_table(%[[TABLE]]) lengths(%[[LENGTHS]]) query_start(%[[START]]) slots(%[[SLOTS]])
+// CHECK-NEXT:      kvcache.write %[[K]], %[[V]] to %[[C]]
+// CHECK-NEXT:      kvcache.paged_attention %[[Q]] over %[[C]] outs(%[[O]]) {softmax_scale = 1.250000e-01 : f64}
+// CHECK-NEXT:    }
+// CHECK-NEXT:  }
+
+// CHECK:       func.func private @kvcache.main.layer0(memref<?x2x64xbf16>, memref<?x2x64xbf16>, memref<?x4x64xbf16>, memref<?x4x64xbf16>) attributes {kvcache.segment = @kvcache.main::@layer0
+
+// CHECK-LABEL: func.func @main(
+// CHECK-SAME:    %[[HQ:[a-z0-9]+]]: tensor<?x4x64xbf16>, %[[HK:[a-z0-9]+]]: tensor<?x2x64xbf16>, %[[HV:[a-z0-9]+]]: tensor<?x2x64xbf16>, %[[HO:[a-z0-9]+]]: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16>
+// CHECK-NOT:     kvcache.get_cache
+// CHECK-DAG:     %[[KB:.*]] = bufferization.to_buffer %[[HK]] read_only
+// CHECK-DAG:     %[[VB:.*]] = bufferization.to_buffer %[[HV]] read_only
+// CHECK-DAG:     %[[QB:.*]] = bufferization.to_buffer %[[HQ]] read_only
+// CHECK:         %[[OB:.*]] = memref.alloc(%{{.*}}) : memref<?x4x64xbf16>
+// The caller's output is copied: rows past the batch stay as they are.
+// CHECK:         %[[OLD:.*]] = bufferization.to_buffer %[[HO]] read_only
+// CHECK:         memref.copy %[[OLD]], %[[OB]]
+// CHECK:         call @kvcache.main.layer0(%[[KB]], %[[VB]], %[[QB]], %[[OB]])
+// CHECK:         %[[R:.*]] = bufferization.to_tensor %[[OB]] restrict writable
+// CHECK:         return %[[R]]
+func.func @main(%q: tensor<?x4x64xbf16>, %k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>, %out: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16> {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  %o = kvcache.paged_attention %q over %c outs(%out) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  return %o : tensor<?x4x64xbf16>
+}
+
+// -----
+
+// A pure op between two cache ops that needs neither moves in front of both; an
+// output that nobody filled is not copied.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) layout packed
+
+// CHECK-LABEL: kvcache.program @kvcache.hoist(
+// CHECK-SAME:    memref<?x16x2x64xf8E4M3FN, strided<[4096, 128, 64, 1], offset: ?>>
+// CHECK:         kvcache.segment @layer0
+// CHECK-NOT:     kvcache.segment @
+// CHECK-LABEL: func.func @hoist
+// CHECK:         tensor.expand_shape
+// CHECK-NOT:     memref.copy
+// CHECK:         call @kvcache.hoist.layer0
+func.func @hoist(%flat: tensor<8x256xbf16>, %k: tensor<8x2x64xbf16>) -> tensor<8x4x64xbf16> {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.write %k, %k to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  %q = tensor.expand_shape %flat [[0], [1, 2]] output_shape [8, 4, 64] : tensor<8x256xbf16> into tensor<8x4x64xbf16>
+  %e = tensor.empty() : tensor<8x4x64xbf16>
+  %o = kvcache.paged_attention %q over %c outs(%e) {softmax_scale = 1.250000e-01 : f64} : tensor<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<8x4x64xbf16>
+  return %o : tensor<8x4x64xbf16>
+}
+
+// -----
+
+// A foreign op that needs the first result splits the program.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+
+// CHECK-LABEL: kvcache.program @kvcache.split(
+// CHECK-SAME:    "layer0.query"
+// CHECK-SAME:    "layer0.output"
+// CHECK-SAME:    "layer0.query.1"
+// CHECK-SAME:    "layer0.output.1"
+// CHECK:         kvcache.segment @layer0 {
+// CHECK:         kvcache.segment @layer0.1 {
+// CHECK-LABEL: func.func @split
+// CHECK:         call @kvcache.split.layer0(
+// CHECK:         "foreign.op"
+// CHECK:         call @kvcache.split.layer0.1(
+func.func @split(%q: tensor<?x4x64xbf16>, %e: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16> {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  %o = kvcache.paged_attention %q over %c outs(%e) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  %f = "foreign.op"(%o) : (tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16>
+  %p = kvcache.paged_attention %f over %c outs(%e) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  return %p : tensor<?x4x64xbf16>
+}
+
+// -----
+
+// A function of memrefs with nothing but cache ops is one graph; the chained
+// attention reads the first one's output.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+
+// CHECK-LABEL: kvcache.program @kvcache.buffers(
+// CHECK:         kvcache.segment @layer0 {
+// CHECK:           kvcache.write
+// CHECK:           kvcache.paged_attention %{{.*}} over %{{.*}} outs(%[[O:.*]]) {
+// CHECK:           kvcache.paged_attention %[[O]] over %{{.*}} outs(%{{.*}}) {
+// CHECK:         }
+// CHECK-LABEL: func.func @buffers(
+// CHECK-NEXT:    call @kvcache.buffers.layer0(
+// CHECK-NEXT:    return
+func.func @buffers(%q: memref<8x4x64xbf16>, %k: memref<8x2x64xbf16>, %v: memref<8x2x64xbf16>, %o: memref<8x4x64xbf16>, %p: memref<8x4x64xbf16>) {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.write %k, %v to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  kvcache.paged_attention %o over %c outs(%p) {softmax_scale = 1.250000e-01 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// A function without cache ops is left alone.
+
+// CHECK-LABEL: func.func @nothing
+// CHECK-NEXT:    %[[C:.*]] = arith.constant
+// CHECK-NEXT:    return %[[C]]
+func.func @nothing() -> f32 {
+  %c = arith.constant 1.0 : f32
+  return %c : f32
+}

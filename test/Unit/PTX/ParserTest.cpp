@@ -1,0 +1,160 @@
+//===- ParserTest.cpp - Errors with lines, refused instructions -----------===//
+
+#include "PTXTest.h"
+
+using namespace kvcache::ptx;
+
+namespace {
+
+class ParserTest : public PTXTest {
+protected:
+  static std::string parseError(const std::string &text) {
+    kvcache::Expected<Module> module = Module::parse(text, "bad.ptx");
+    return module ? "" : module.message();
+  }
+  static std::string entry(const std::string &body) {
+    return ".version 9.4\n.target sm_90a\n.address_size 64\n.entry k()\n{\n" +
+           body + "\n}\n";
+  }
+  std::string launchError(const std::string &text, Dim3 block = {}) {
+    kvcache::Expected<Module> module = Module::parse(text, "test.ptx");
+    EXPECT_TRUE(bool(module)) << module.message();
+    kvcache::Expected<LaunchReport> report =
+        machine.launch(*module, "k", {}, block, 0, nullptr);
+    return report ? "" : report.message();
+  }
+};
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(ParserTest, ErrorsNameFileLineAndWhatWasExpected) {
+  EXPECT_EQ(parseError(entry("ret;")), "");
+  std::string e = parseError(entry("bra Nowhere;"));
+  EXPECT_HAS(e, "bad.ptx: line 6");
+  EXPECT_HAS(e, "Nowhere");
+  e = parseError(entry(".reg .b32 %r<2>;\nmov.u32 %r1, %r7;"));
+  EXPECT_HAS(e, "line 7");
+  EXPECT_HAS(e, "%r7");
+  e = parseError(entry(".reg .b33 %r<2>;"));
+  EXPECT_HAS(e, "line 6");
+  EXPECT_HAS(e, ".b33");
+  e = parseError(entry("@%p1 ret;"));
+  EXPECT_HAS(e, "line 6");
+  EXPECT_HAS(e, "predicate");
+  e = parseError(entry("mov.u32 5, 6"));
+  EXPECT_HAS(e, "line 7");
+  EXPECT_HAS(e, "';'");
+  EXPECT_HAS(parseError(".version 8.0\n.entry k()\n{ ret;"), "expected '}'");
+  EXPECT_HAS(parseError(".version 8.0\n/* no end"), "line 2");
+  EXPECT_HAS(parseError(".version 8.0\n.nonsense"), ".nonsense");
+  EXPECT_HAS(parseError(".version 8.0\n.address_size 32\n"), "line 2");
+  EXPECT_HAS(parseError(entry(".reg .b32 %r<2>;\nld.global.u32 %r1, %r1;")),
+             "line 7");
+}
+
+TEST_F(ParserTest, UnknownInstructionsAreRefusedAtLaunch) {
+  std::string text = entry(".reg .b32 %r<4>; .reg .b64 %d<2>;\n"
+                           "wgmma.fence.sync.aligned;\n"
+                           "add.u32 %r1, %r1, 1;\n"
+                           "add.sat.s32 %r1, %r1, 1;\n"
+                           "frobnicate.b32 %r1, %r2;");
+  kvcache::Expected<Module> module = Module::parse(text);
+  ASSERT_TRUE(bool(module)) << module.message();
+  ASSERT_EQ(module->findKernel("k")->unsupported.size(), 3u);
+  std::string e = launchError(text);
+  EXPECT_HAS(e, "line 7: wgmma.fence.sync.aligned");
+  EXPECT_HAS(e, "line 9: add.sat.s32");
+  EXPECT_HAS(e, "line 10: frobnicate.b32");
+}
+
+TEST_F(ParserTest, ModifiersThatAreNotKnownAreRefused) {
+  for (const char *bad :
+       {"add.cc.u32 %r1, %r2, %r3;", "shfl.bfly.b32 %r1, %r2, 1, 31;",
+        "cvt.rs.f16x2.f32 %r1, %r2, %r3, %r1;", "vote.all.pred %p1, %p1;",
+        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1,%r2}, {%r1}, "
+        "{%r1}, {%r1,%r2};",
+        "atom.global.add.f64.noftz.v2 %d1, [%d1], %d1;",
+        "barrier.cluster.arrive;",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::"
+        "complete_tx::bytes [%r1], [%d1, {%r1, %r2}], [%r3];",
+        "ld.global.b128 %d1, [%d1];",
+        "tex.2d.v4.f32.f32 {%r1,%r2,%r3,%r1}, "
+        "[%d1, {%r1, %r2}];"})
+    EXPECT_HAS(launchError(entry(".reg .b32 %r<4>; .reg .b64 %d<2>; .reg "
+                                 ".pred %p<2>;\n" +
+                                 std::string(bad))),
+               "line 7")
+        << bad;
+}
+
+TEST_F(ParserTest, CallsThatCannotBeInlined) {
+  std::string text =
+      ".extern .func (.param .b32 r) vprintf (.param .b64 f);\n" +
+      entry(".param .b64 f; .param .b32 r;\n"
+            "call.uni (r), vprintf, (f);");
+  std::string e = launchError(text);
+  EXPECT_HAS(e, "vprintf");
+  EXPECT_HAS(e, "only declares");
+  e = launchError(".func loop()\n{ call loop; ret; }\n" + entry("call loop;"));
+  EXPECT_HAS(e, "recursion");
+}
+
+TEST_F(ParserTest, LaunchChecksItsArguments) {
+  std::string text = ".version 8.0\n.target sm_80\n.address_size 64\n"
+                     ".visible .entry k()\n.maxntid 64, 1, 1\n{ ret; }";
+  EXPECT_EQ(launchError(text, {64, 1, 1}), "");
+  EXPECT_HAS(launchError(text, {65, 1, 1}), "allows 64");
+  EXPECT_HAS(launchError(text, {0, 1, 1}), "must not be empty");
+  kvcache::Expected<Module> module = Module::parse(text);
+  auto report = machine.launch(*module, "other", {}, {}, 0, nullptr);
+  ASSERT_FALSE(bool(report));
+  EXPECT_HAS(report.message(), "it has: k");
+  EXPECT_EQ(module->targetArch(), 80);
+}
+
+TEST_F(ParserTest, DescribesKernels) {
+  std::string text =
+      ".version 8.0\n.target sm_80\n.address_size 64\n"
+      ".extern .shared .align 16 .b8 dynamic[];\n"
+      ".entry k(.param .u32 a, .param .u64 .ptr .global .align 16 b,\n"
+      "  .param .align 8 .b8 c[24], .param .f32 d)\n"
+      "{ .shared .align 4 .b8 s[20]; .local .align 8 .b8 l[40]; ret; }";
+  kvcache::Expected<Module> module = Module::parse(text);
+  ASSERT_TRUE(bool(module)) << module.message();
+  const KernelInfo &k = *module->findKernel("k");
+  ASSERT_EQ(k.parameters.size(), 4u);
+  const uint32_t offsets[] = {0, 8, 16, 40}, sizes[] = {4, 8, 24, 4};
+  for (size_t n = 0; n < 4; ++n) {
+    EXPECT_EQ(k.parameters[n].offset, offsets[n]);
+    EXPECT_EQ(k.parameters[n].size, sizes[n]);
+  }
+  EXPECT_EQ(k.parameterBytes, 44u);
+  EXPECT_EQ(k.staticSharedBytes, 20u);
+  EXPECT_EQ(k.dynamicSharedAlignment, 16u);
+  EXPECT_EQ(k.localBytes, 40u);
+}
+
+TEST_F(ParserTest, ScopesHideNames) {
+  EXPECT_EQ(one("mov.u32 %r4, 1; { .reg .b32 %r4; mov.u32 %r4, 2; bra L;\n"
+                "mov.u32 %r4, 3; L: add.u32 %r1, %r1, %r4; }\n"
+                "{ bra L; mov.u32 %r1, 0; L: add.u32 %r1, %r1, 5; }\n"
+                "add.u32 %r4, %r4, %r1;",
+                10),
+            18u);
+}
+
+TEST_F(ParserTest, BuffersReportMisuse) {
+  std::vector<uint32_t> data(4);
+  uint64_t p = add(data), q = add(data, "map", InitState::NoneValid);
+  EXPECT_TRUE(bool(machine.removeBuffer(p + 4)));
+  EXPECT_TRUE(bool(machine.setInitialised(p, 4, false)));
+  EXPECT_FALSE(bool(machine.setInitialised(q, 8, true)));
+  EXPECT_EQ(*machine.firstUninitialised(q, 16), 8u);
+  EXPECT_FALSE(bool(machine.firstUninitialised(q, 20)));
+  EXPECT_EQ(machine.hostPointer(q + 4, 4), &data[1]);
+  EXPECT_EQ(machine.hostPointer(q + 16, 1), nullptr);
+  EXPECT_FALSE(bool(machine.removeBuffer(p)));
+}
+
+} // namespace
