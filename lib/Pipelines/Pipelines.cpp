@@ -29,18 +29,20 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm, const CompileOptions &
   import.numPages = options.numPages;
   pm.addPass(createImport(import));
 
-  ResolveCacheTypesOptions types;
-  types.checkpoint = options.checkpoint;
-  types.kvCacheDtype = options.kvCacheDtype;
-  types.skipLayers = llvm::to_vector(options.skipLayers);
-  pm.addPass(createResolveCacheTypes(types));
-
+  // Before the types: `skip-layers=sliding_window` asks for windows, which the
+  // config knows.
   ApplyModelConfigOptions config;
   config.checkpoint = options.checkpoint;
   config.softmaxScale = options.softmaxScale;
   config.softCap = options.softCap;
   config.window = options.window;
   pm.addPass(createApplyModelConfig(config));
+
+  ResolveCacheTypesOptions types;
+  types.checkpoint = options.checkpoint;
+  types.kvCacheDtype = options.kvCacheDtype;
+  types.skipLayers = llvm::to_vector(options.skipLayers);
+  pm.addPass(createResolveCacheTypes(types));
 
   FoldCheckpointScalesOptions fold;
   fold.checkpoint = options.checkpoint;
@@ -60,6 +62,12 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm, const CompileOptions &
 //===----------------------------------------------------------------------===//
 
 void mlir::kvcache::buildProgramPipeline(OpPassManager &pm, const CompileOptions &options) {
+  // Graphs that differ only in what the scale pipeline removed become the same
+  // graph, so they give the same bundle.
+  pm.addPass(createCanonicalizerPass());
+  pm.addPass(createCSEPass());
+  pm.addPass(createSortPureOps());
+
   VerifyCapturableOptions capture;
   capture.oneGraph = options.oneGraph;
   pm.addPass(createVerifyCapturable(capture));
