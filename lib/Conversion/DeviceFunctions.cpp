@@ -2,6 +2,7 @@
 
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir::kvcache;
 
@@ -20,6 +21,13 @@ static constexpr DeviceFunction kFunctions[] = {
     {"kvcache_write", 5, -1, -1, kWriteStructure},
     {"kvcache_paged_attention", 10, 7, 8, kAttentionStructure},
 };
+
+std::optional<int> mlir::kvcache::archOf(llvm::StringRef chip) {
+  int arch = 0;
+  if (!chip.consume_front("sm_") || chip.take_while(llvm::isDigit).getAsInteger(10, arch))
+    return std::nullopt;
+  return arch;
+}
 
 const DeviceFunction *mlir::kvcache::findDeviceFunction(llvm::StringRef name) {
   const DeviceFunction *found = llvm::find_if(

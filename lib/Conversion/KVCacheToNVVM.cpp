@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../../kernels/Geometry.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/KVCache.h"
@@ -15,7 +16,6 @@
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/IR/Builders.h"
-#include "llvm/ADT/StringExtras.h"
 
 namespace mlir::kvcache {
 #define GEN_PASS_DEF_CONVERTKVCACHETONVVM
@@ -26,16 +26,6 @@ using namespace mlir;
 using namespace mlir::kvcache;
 
 namespace {
-
-/// The PTX version to ask for. By itself LLVM takes the oldest one that knows
-/// the chip, which is too old for `movmatrix` (7.8) and FP8 conversions (8.1);
-/// chips from sm_100 on need a newer one than that anyway.
-StringRef ptxFeature(StringRef chip) {
-  int arch = 0;
-  bool old = chip.consume_front("sm_") &&
-             !chip.take_while(llvm::isDigit).getAsInteger(10, arch) && arch < 100;
-  return old ? "+ptx81" : "";
-}
 
 struct ConvertKVCacheToNVVM
     : public mlir::kvcache::impl::ConvertKVCacheToNVVMBase<ConvertKVCacheToNVVM> {
@@ -65,11 +55,14 @@ struct ConvertKVCacheToNVVM
     OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
     kernels = gpu::GPUModuleOp::create(builder, module.getLoc(), "kvcache_kernels");
     module->setAttr(gpu::GPUDialect::getContainerModuleAttrName(), builder.getUnitAttr());
+    std::optional<int> arch = archOf(target);
+    std::string features =
+        arch ? "+ptx" + std::to_string(::kvcache::kernels::ptxVersion(*arch)) : "";
     SmallVector<Attribute> link;
     if (!kernelLibrary.empty())
       link.push_back(builder.getStringAttr(kernelLibrary));
     kernels.setTargetsAttr(builder.getArrayAttr({NVVM::NVVMTargetAttr::get(
-        module.getContext(), /*optLevel=*/3, "nvptx64-nvidia-cuda", target, ptxFeature(target),
+        module.getContext(), /*optLevel=*/3, "nvptx64-nvidia-cuda", target, features,
         /*flags=*/nullptr, link.empty() ? ArrayAttr() : builder.getArrayAttr(link))}));
   }
 

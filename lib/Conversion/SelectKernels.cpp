@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../kernels/Geometry.h"
+#include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/KVCache.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -22,18 +23,6 @@ namespace mlir::kvcache {
 using namespace mlir;
 using namespace mlir::kvcache;
 namespace geometry = ::kvcache::kernels;
-
-/// 90 for "sm_90"; nothing when the chip is not written like that.
-static std::optional<int> archOf(StringRef chip) {
-  int arch = 0;
-  StringRef digits = chip;
-  if (!digits.consume_front("sm_"))
-    return std::nullopt;
-  digits = digits.take_while(llvm::isDigit);
-  if (digits.getAsInteger(10, arch))
-    return std::nullopt;
-  return arch;
-}
 
 namespace {
 

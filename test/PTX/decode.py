@@ -1,4 +1,4 @@
-# RUN: env KVCACHE_PTX_LIB=%ptx_lib %python %s %llvm_bin %t
+# RUN: env KVCACHE_PTX_LIB=%ptx_lib %python %s '%llvm_bin' %t
 """A decode attention kernel computes what float64 computes, and no check finds
 anything: with unused slots never written, copies that land early and late, and
 warps that interleave."""

@@ -1,4 +1,4 @@
-# RUN: env KVCACHE_PTX_LIB=%ptx_lib %python %s %llvm_bin %t
+# RUN: env KVCACHE_PTX_LIB=%ptx_lib %python %s '%llvm_bin' %t
 """Each bug planted in the decode kernel is noticed by what should notice it. Many
 give right results: only the checks see them."""
 

@@ -10,6 +10,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
+#include <optional>
 
 namespace mlir::kvcache {
 
@@ -23,6 +24,10 @@ struct DeviceFunction {
   /// Names of the structural constants, in order.
   llvm::ArrayRef<llvm::StringRef> structure;
 };
+
+/// The `arch` of a chip, as the device library counts: 90 for sm_90 and sm_90a.
+/// Nothing when the name is not of that form.
+std::optional<int> archOf(llvm::StringRef chip);
 
 /// The function of that name, or null.
 const DeviceFunction *findDeviceFunction(llvm::StringRef name);
