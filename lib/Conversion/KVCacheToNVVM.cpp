@@ -1,4 +1,5 @@
-//===- KVCacheToNVVM.cpp - Launches become gpu.launch_func and kernels ------===//
+//===- KVCacheToNVVM.cpp - Launches become gpu.launch_func and kernels
+//------===//
 //
 // Each distinct kernel becomes a small llvm.func that calls one always-inline
 // function of the device library with its arguments and structural constants.
@@ -28,7 +29,8 @@ using namespace mlir::kvcache;
 namespace {
 
 struct ConvertKVCacheToNVVM
-    : public mlir::kvcache::impl::ConvertKVCacheToNVVMBase<ConvertKVCacheToNVVM> {
+    : public mlir::kvcache::impl::ConvertKVCacheToNVVMBase<
+          ConvertKVCacheToNVVM> {
   using ConvertKVCacheToNVVMBase::ConvertKVCacheToNVVMBase;
 
   gpu::GPUModuleOp kernels;
@@ -45,7 +47,8 @@ struct ConvertKVCacheToNVVM
     }
     createKernelModule(module);
     for (LaunchOp launch : launches) {
-      if (!kernels.lookupSymbol(launch.getKernel()) && failed(createKernel(launch)))
+      if (!kernels.lookupSymbol(launch.getKernel()) &&
+          failed(createKernel(launch)))
         return signalPassFailure();
       lower(launch);
     }
@@ -53,24 +56,30 @@ struct ConvertKVCacheToNVVM
 
   void createKernelModule(ModuleOp module) {
     OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
-    kernels = gpu::GPUModuleOp::create(builder, module.getLoc(), "kvcache_kernels");
-    module->setAttr(gpu::GPUDialect::getContainerModuleAttrName(), builder.getUnitAttr());
+    kernels =
+        gpu::GPUModuleOp::create(builder, module.getLoc(), "kvcache_kernels");
+    module->setAttr(gpu::GPUDialect::getContainerModuleAttrName(),
+                    builder.getUnitAttr());
     std::optional<int> arch = archOf(target);
     std::string features =
-        arch ? "+ptx" + std::to_string(::kvcache::kernels::ptxVersion(*arch)) : "";
+        arch ? "+ptx" + std::to_string(::kvcache::kernels::ptxVersion(*arch))
+             : "";
     SmallVector<Attribute> link;
     if (!kernelLibrary.empty())
       link.push_back(builder.getStringAttr(kernelLibrary));
     kernels.setTargetsAttr(builder.getArrayAttr({NVVM::NVVMTargetAttr::get(
-        module.getContext(), /*optLevel=*/3, "nvptx64-nvidia-cuda", target, features,
-        /*flags=*/nullptr, link.empty() ? ArrayAttr() : builder.getArrayAttr(link))}));
+        module.getContext(), /*optLevel=*/3, "nvptx64-nvidia-cuda", target,
+        features,
+        /*flags=*/nullptr,
+        link.empty() ? ArrayAttr() : builder.getArrayAttr(link))}));
   }
 
   LogicalResult createKernel(LaunchOp launch) {
     const DeviceFunction *function = findDeviceFunction(launch.getFunction());
     if (!function)
-      return launch.emitError() << "the device library has no function '" << launch.getFunction()
-                                << "'; expected 'kvcache_write' or 'kvcache_paged_attention'";
+      return launch.emitError()
+             << "the device library has no function '" << launch.getFunction()
+             << "'; expected 'kvcache_write' or 'kvcache_paged_attention'";
     if (launch.getStructure().size() != function->structure.size())
       return launch.emitError() << "'" << launch.getFunction() << "' has "
                                 << function->structure.size()
@@ -79,25 +88,30 @@ struct ConvertKVCacheToNVVM
     // The last structural constant of attention is has_lse; the workspaces are
     // there when the work is split.
     unsigned given = launch.getBuffers().size(), expected = function->pointers;
-    bool hasLse = function->lse >= 0 &&
-                  cast<IntegerAttr>(launch.getStructure().getValue().back()).getInt() != 0;
+    bool hasLse =
+        function->lse >= 0 &&
+        cast<IntegerAttr>(launch.getStructure().getValue().back()).getInt() !=
+            0;
     if (function->lse >= 0 && !hasLse)
       --expected;
     bool hasWorkspace = function->workspace >= 0 && given == expected;
     if (function->workspace >= 0 && !hasWorkspace)
       expected -= 2;
     if (given != expected)
-      return launch.emitError() << "'" << launch.getFunction() << "' takes " << expected
-                                << " buffers here, but the launch has " << given;
+      return launch.emitError()
+             << "'" << launch.getFunction() << "' takes " << expected
+             << " buffers here, but the launch has " << given;
 
     MLIRContext *context = launch.getContext();
     Location loc = launch.getLoc();
     OpBuilder builder = OpBuilder::atBlockEnd(kernels.getBody());
-    Type global = LLVM::LLVMPointerType::get(context, static_cast<unsigned>(NVVM::NVVMMemorySpace::Global));
+    Type global = LLVM::LLVMPointerType::get(
+        context, static_cast<unsigned>(NVVM::NVVMMemorySpace::Global));
     Type generic = LLVM::LLVMPointerType::get(context);
     Type voidType = LLVM::LLVMVoidType::get(context);
 
-    SmallVector<Type> parameters(given, global), calleeTypes(function->pointers, generic);
+    SmallVector<Type> parameters(given, global),
+        calleeTypes(function->pointers, generic);
     for (Attribute constant : launch.getConstants()) {
       parameters.push_back(cast<TypedAttr>(constant).getType());
       calleeTypes.push_back(parameters.back());
@@ -107,16 +121,21 @@ struct ConvertKVCacheToNVVM
 
     auto callee = kernels.lookupSymbol<LLVM::LLVMFuncOp>(launch.getFunction());
     if (!callee)
-      callee = LLVM::LLVMFuncOp::create(builder, loc, launch.getFunction(),
-                                        LLVM::LLVMFunctionType::get(voidType, calleeTypes));
-    auto kernel = LLVM::LLVMFuncOp::create(builder, loc, launch.getKernel(),
-                                           LLVM::LLVMFunctionType::get(voidType, parameters));
-    kernel->setAttr(gpu::GPUDialect::getKernelFuncAttrName(), builder.getUnitAttr());
-    kernel->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(), builder.getUnitAttr());
+      callee = LLVM::LLVMFuncOp::create(
+          builder, loc, launch.getFunction(),
+          LLVM::LLVMFunctionType::get(voidType, calleeTypes));
+    auto kernel = LLVM::LLVMFuncOp::create(
+        builder, loc, launch.getKernel(),
+        LLVM::LLVMFunctionType::get(voidType, parameters));
+    kernel->setAttr(gpu::GPUDialect::getKernelFuncAttrName(),
+                    builder.getUnitAttr());
+    kernel->setAttr(NVVM::NVVMDialect::getKernelFuncAttrName(),
+                    builder.getUnitAttr());
     SmallVector<int32_t> block;
     for (int64_t size : launch.getBlock())
       block.push_back(size);
-    kernel->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(), builder.getDenseI32ArrayAttr(block));
+    kernel->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+                    builder.getDenseI32ArrayAttr(block));
     if (std::optional<uint64_t> minCtas = launch.getMinCtasPerSm())
       kernel->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
                       builder.getI32IntegerAttr(*minCtas));
@@ -127,17 +146,19 @@ struct ConvertKVCacheToNVVM
     auto argument = entry->args_begin();
     for (int pointer = 0, end = function->pointers; pointer < end; ++pointer) {
       bool absent = (pointer == function->lse && !hasLse) ||
-                    (function->workspace >= 0 && pointer >= function->workspace && !hasWorkspace);
+                    (function->workspace >= 0 &&
+                     pointer >= function->workspace && !hasWorkspace);
       if (absent)
         operands.push_back(LLVM::ZeroOp::create(builder, loc, generic));
       else
-        operands.push_back(LLVM::AddrSpaceCastOp::create(builder, loc, generic, *argument++));
+        operands.push_back(
+            LLVM::AddrSpaceCastOp::create(builder, loc, generic, *argument++));
     }
     for (; argument != entry->args_end(); ++argument)
       operands.push_back(*argument);
     for (Attribute constant : launch.getStructure())
-      operands.push_back(LLVM::ConstantOp::create(builder, loc,
-                                                  cast<TypedAttr>(constant).getType(), constant));
+      operands.push_back(LLVM::ConstantOp::create(
+          builder, loc, cast<TypedAttr>(constant).getType(), constant));
     LLVM::CallOp::create(builder, loc, callee, operands);
     LLVM::ReturnOp::create(builder, loc, ValueRange());
     ++numKernels;
@@ -150,36 +171,47 @@ struct ConvertKVCacheToNVVM
     auto index = [&](int64_t value) -> Value {
       return arith::ConstantIndexOp::create(builder, loc, value);
     };
-    Type pointer = LLVM::LLVMPointerType::get(launch.getContext(), static_cast<unsigned>(NVVM::NVVMMemorySpace::Global));
+    Type pointer = LLVM::LLVMPointerType::get(
+        launch.getContext(),
+        static_cast<unsigned>(NVVM::NVVMMemorySpace::Global));
     SmallVector<Value> operands;
     for (Value buffer : launch.getBuffers()) {
-      Value address = memref::ExtractAlignedPointerAsIndexOp::create(builder, loc, buffer);
+      Value address =
+          memref::ExtractAlignedPointerAsIndexOp::create(builder, loc, buffer);
       auto type = cast<MemRefType>(buffer.getType());
       auto [strides, offset] = type.getStridesAndOffset();
       if (offset != 0) {
         // The kernel gets the address of the first element, wherever it starts.
-        auto metadata = memref::ExtractStridedMetadataOp::create(builder, loc, buffer);
+        auto metadata =
+            memref::ExtractStridedMetadataOp::create(builder, loc, buffer);
         Value bytes = index(llvm::divideCeil(type.getElementTypeBitWidth(), 8));
         address = arith::AddIOp::create(
             builder, loc, address,
             arith::MulIOp::create(builder, loc, metadata.getOffset(), bytes));
       }
-      Value integer = arith::IndexCastOp::create(builder, loc, builder.getI64Type(), address);
-      operands.push_back(LLVM::IntToPtrOp::create(builder, loc, pointer, integer));
+      Value integer = arith::IndexCastOp::create(builder, loc,
+                                                 builder.getI64Type(), address);
+      operands.push_back(
+          LLVM::IntToPtrOp::create(builder, loc, pointer, integer));
     }
     for (Attribute constant : launch.getConstants())
-      operands.push_back(arith::ConstantOp::create(builder, loc, cast<TypedAttr>(constant)));
+      operands.push_back(
+          arith::ConstantOp::create(builder, loc, cast<TypedAttr>(constant)));
     auto sizes = [&](ArrayRef<int64_t> values) {
-      return gpu::KernelDim3{index(values[0]), index(values[1]), index(values[2])};
+      return gpu::KernelDim3{index(values[0]), index(values[1]),
+                             index(values[2])};
     };
     Value shared;
     if (launch.getSharedBytes())
-      shared = arith::ConstantOp::create(builder, loc,
-                                         builder.getI32IntegerAttr(launch.getSharedBytes()));
-    auto kernel = SymbolRefAttr::get(kernels.getSymNameAttr(),
-                                     {FlatSymbolRefAttr::get(launch.getKernelAttr().getAttr())});
-    gpu::KernelDim3 grid = sizes(launch.getGrid()), block = sizes(launch.getBlock());
-    gpu::LaunchFuncOp::create(builder, loc, kernel, grid, block, shared, operands);
+      shared = arith::ConstantOp::create(
+          builder, loc, builder.getI32IntegerAttr(launch.getSharedBytes()));
+    auto kernel = SymbolRefAttr::get(
+        kernels.getSymNameAttr(),
+        {FlatSymbolRefAttr::get(launch.getKernelAttr().getAttr())});
+    gpu::KernelDim3 grid = sizes(launch.getGrid()),
+                    block = sizes(launch.getBlock());
+    gpu::LaunchFuncOp::create(builder, loc, kernel, grid, block, shared,
+                              operands);
     launch.erase();
   }
 };

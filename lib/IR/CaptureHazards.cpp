@@ -1,4 +1,5 @@
-//===- CaptureHazards.cpp - Why ops of the dialect cannot be captured -------===//
+//===- CaptureHazards.cpp - Why ops of the dialect cannot be captured
+//-------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"
@@ -36,7 +37,8 @@ std::optional<CaptureHazard> CalculateScalesOp::getCaptureHazard() {
   return CaptureHazard{
       CaptureHazard::Kind::HostRead,
       "it computes scales on the device and reads them back on the host",
-      "run 'kvcache-drop-dynamic-scales': scales come from the checkpoint, else they are 1.0"};
+      "run 'kvcache-drop-dynamic-scales': scales come from the checkpoint, "
+      "else they are 1.0"};
 }
 
 /// A memref that the region itself made, or that is loaded or selected, may be
@@ -53,15 +55,17 @@ static bool hasStableAddress(Value memref) {
 }
 
 static CaptureHazard unstable(StringRef what) {
-  return {CaptureHazard::Kind::UnstableAddress,
-          ("it writes " + what + ", which is not at a fixed address").str(),
-          "make it an argument of the program, so that the caller binds it once"};
+  return {
+      CaptureHazard::Kind::UnstableAddress,
+      ("it writes " + what + ", which is not at a fixed address").str(),
+      "make it an argument of the program, so that the caller binds it once"};
 }
 
 /// Pages of a cache that is written must be where they were.
 static bool hasStablePages(Value handle) {
   auto view = handle.getDefiningOp<ViewCacheOp>();
-  return !view || (hasStableAddress(view.getKPages()) && hasStableAddress(view.getVPages()));
+  return !view || (hasStableAddress(view.getKPages()) &&
+                   hasStableAddress(view.getVPages()));
 }
 
 std::optional<CaptureHazard> WriteOp::getCaptureHazard() {

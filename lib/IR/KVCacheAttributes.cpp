@@ -1,4 +1,5 @@
-//===- KVCacheAttributes.cpp - Scale attribute and cache type ---------------===//
+//===- KVCacheAttributes.cpp - Scale attribute and cache type
+//---------------===//
 
 #include "kvcache/IR/KVCache.h"
 
@@ -17,14 +18,16 @@ static bool namesKey(ScaleState state, Provenance provenance) {
 }
 
 ScaleAttr ScaleAttr::getCheckpoint(MLIRContext *context, StringRef key) {
-  return get(context, ScaleState::Checkpoint, DenseF32ArrayAttr::get(context, {}),
-             Provenance::Checkpoint, StringAttr::get(context, key));
+  return get(context, ScaleState::Checkpoint,
+             DenseF32ArrayAttr::get(context, {}), Provenance::Checkpoint,
+             StringAttr::get(context, key));
 }
 
 ScaleAttr ScaleAttr::getStatic(MLIRContext *context, ArrayRef<float> values,
                                Provenance provenance, StringRef key) {
-  return get(context, ScaleState::Static, DenseF32ArrayAttr::get(context, values),
-             provenance, StringAttr::get(context, key));
+  return get(context, ScaleState::Static,
+             DenseF32ArrayAttr::get(context, values), provenance,
+             StringAttr::get(context, key));
 }
 
 LogicalResult ScaleAttr::verify(function_ref<InFlightDiagnostic()> emitError,
@@ -35,20 +38,24 @@ LogicalResult ScaleAttr::verify(function_ref<InFlightDiagnostic()> emitError,
     return emitError() << "a scale in state '" << stringifyScaleState(state)
                        << "' has " << (hasValues ? values.size() : 0)
                        << " values; expected "
-                       << (state == ScaleState::Static ? "at least one" : "none");
+                       << (state == ScaleState::Static ? "at least one"
+                                                       : "none");
   if (hasValues)
     for (float value : values.asArrayRef()) { // (C2)
       APFloat exact(value);
       if (exact.isNegative() || !exact.isNormal())
-        return emitError() << "a scale must be positive, finite and normal in f32, but is "
-                           << value;
+        return emitError()
+               << "a scale must be positive, finite and normal in f32, but is "
+               << value;
     }
   bool hasKey = key && !key.empty();
   if (namesKey(state, provenance) != hasKey) // (C3)
     return emitError() << "a scale in state '" << stringifyScaleState(state)
-                       << "' with provenance '" << stringifyProvenance(provenance)
-                       << (hasKey ? "' names no key, but has \"" + key.str() + "\""
-                                  : std::string("' needs the key it comes from"));
+                       << "' with provenance '"
+                       << stringifyProvenance(provenance)
+                       << (hasKey
+                               ? "' names no key, but has \"" + key.str() + "\""
+                               : std::string("' needs the key it comes from"));
   return success();
 }
 
@@ -64,8 +71,9 @@ void ScaleAttr::printBody(AsmPrinter &printer) const {
   ArrayRef<float> values = getValues().asArrayRef();
   if (values.size() > 1)
     printer << '[';
-  llvm::interleaveComma(values, printer.getStream(),
-                        [&](float value) { printer.printFloat(APFloat(value)); });
+  llvm::interleaveComma(values, printer.getStream(), [&](float value) {
+    printer.printFloat(APFloat(value));
+  });
   if (values.size() > 1)
     printer << ']';
   printer << " from " << stringifyProvenance(getProvenance());
@@ -73,7 +81,8 @@ void ScaleAttr::printBody(AsmPrinter &printer) const {
     printer << ' ' << getKey();
 }
 
-static ParseResult parseValue(AsmParser &parser, SmallVectorImpl<float> &values) {
+static ParseResult parseValue(AsmParser &parser,
+                              SmallVectorImpl<float> &values) {
   APFloat value(0.0f);
   if (parser.parseFloat(APFloat::IEEEsingle(), value))
     return failure();
@@ -100,7 +109,8 @@ FailureOr<ScaleAttr> ScaleAttr::parseBody(AsmParser &parser) {
     if (succeeded(parser.parseOptionalLSquare())) {
       // An empty list is for the verifier to refuse.
       if (failed(parser.parseOptionalRSquare()) &&
-          (parser.parseCommaSeparatedList([&] { return parseValue(parser, values); }) ||
+          (parser.parseCommaSeparatedList(
+               [&] { return parseValue(parser, values); }) ||
            parser.parseRSquare()))
         return failure();
     } else if (parseValue(parser, values)) {
@@ -114,12 +124,14 @@ FailureOr<ScaleAttr> ScaleAttr::parseBody(AsmParser &parser) {
     std::optional<Provenance> parsed = symbolizeProvenance(keyword);
     if (!parsed)
       return parser.emitError(keywordLoc)
-             << "expected 'checkpoint', 'default', 'duplicate', 'maximum' or 'override', but found '"
+             << "expected 'checkpoint', 'default', 'duplicate', 'maximum' or "
+                "'override', but found '"
              << keyword << "'";
     provenance = *parsed;
     (void)parser.parseOptionalString(&key);
   }
-  ScaleAttr attr = getChecked(emitError, context, state, DenseF32ArrayAttr::get(context, values),
+  ScaleAttr attr = getChecked(emitError, context, state,
+                              DenseF32ArrayAttr::get(context, values),
                               provenance, StringAttr::get(context, key));
   if (!attr)
     return failure();
@@ -146,23 +158,28 @@ Attribute ScaleAttr::parse(AsmParser &parser, Type) {
 //===----------------------------------------------------------------------===//
 
 bool CacheType::isQuantized() const {
-  return isa<Float8E4M3FNType, Float8E5M2Type, Float8E4M3FNUZType>(getElementType());
+  return isa<Float8E4M3FNType, Float8E5M2Type, Float8E4M3FNUZType>(
+      getElementType());
 }
 
-LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError, int64_t numHeads,
-                                int64_t headDim, Type elementType) {
+LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
+                                int64_t numHeads, int64_t headDim,
+                                Type elementType) {
   if (numHeads <= 0 || headDim <= 0) // (C1)
-    return emitError() << "KV heads and head dim must be positive, but are " << numHeads << " and "
-                       << headDim;
-  if (!isa<Float8E4M3FNType, Float8E5M2Type, Float8E4M3FNUZType, Float16Type, BFloat16Type,
+    return emitError() << "KV heads and head dim must be positive, but are "
+                       << numHeads << " and " << headDim;
+  if (!isa<Float8E4M3FNType, Float8E5M2Type, Float8E4M3FNUZType, Float16Type,
+           BFloat16Type,
            Float32Type>(elementType)) // (C2)
-    return emitError() << "a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32, not "
+    return emitError() << "a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, "
+                          "bf16 or f32, not "
                        << elementType;
   return success();
 }
 
 void CacheType::print(AsmPrinter &printer) const {
-  printer << '<' << getNumHeads() << " x " << getHeadDim() << " x " << getElementType() << '>';
+  printer << '<' << getNumHeads() << " x " << getHeadDim() << " x "
+          << getElementType() << '>';
 }
 
 /// `2 x 64 x bf16`, without the angle brackets.
@@ -170,12 +187,13 @@ static FailureOr<CacheType> parseCacheShape(AsmParser &parser) {
   int64_t numHeads = 0, headDim = 0;
   Type elementType;
   SMLoc loc = parser.getCurrentLocation();
-  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") || parser.parseInteger(headDim) ||
-      parser.parseKeyword("x") || parser.parseType(elementType))
+  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
+      parser.parseInteger(headDim) || parser.parseKeyword("x") ||
+      parser.parseType(elementType))
     return failure();
-  CacheType type =
-      CacheType::getChecked([&] { return parser.emitError(loc); }, parser.getContext(), numHeads,
-                            headDim, elementType);
+  CacheType type = CacheType::getChecked([&] { return parser.emitError(loc); },
+                                         parser.getContext(), numHeads, headDim,
+                                         elementType);
   if (!type)
     return failure();
   return type;

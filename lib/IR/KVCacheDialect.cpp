@@ -1,4 +1,5 @@
-//===- KVCacheDialect.cpp - The kvcache dialect -----------------------------===//
+//===- KVCacheDialect.cpp - The kvcache dialect
+//-----------------------------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "mlir/IR/Builders.h"

@@ -1,4 +1,5 @@
-//===- KVCacheOps.cpp - Verifiers, parsers and effects of the ops -----------===//
+//===- KVCacheOps.cpp - Verifiers, parsers and effects of the ops
+//-----------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "mlir/IR/Builders.h"
@@ -23,7 +24,8 @@ static ParseResult parseScaleBody(OpAsmParser &parser, ScaleAttr &scale) {
   return success();
 }
 
-static void printScaleBody(OpAsmPrinter &printer, Operation *, ScaleAttr scale) {
+static void printScaleBody(OpAsmPrinter &printer, Operation *,
+                           ScaleAttr scale) {
   printer << ": f32 ";
   if (scale.isStatic())
     printer << "= ";
@@ -38,19 +40,22 @@ static ParseResult parsePlainInteger(OpAsmParser &parser, IntegerAttr &attr) {
   return success();
 }
 
-static void printPlainInteger(OpAsmPrinter &printer, Operation *, IntegerAttr attr) {
+static void printPlainInteger(OpAsmPrinter &printer, Operation *,
+                              IntegerAttr attr) {
   printer << attr.getInt();
 }
 
-static constexpr StringLiteral kCapacities[] = {"max_tokens", "max_sequences",
-                                                "max_pages_per_sequence", "num_pages"};
+static constexpr StringLiteral kCapacities[] = {
+    "max_tokens", "max_sequences", "max_pages_per_sequence", "num_pages"};
 
 // Capacities print without their i64 type.
-static ParseResult parseCapacityDict(OpAsmParser &parser, NamedAttrList &attrs) {
+static ParseResult parseCapacityDict(OpAsmParser &parser,
+                                     NamedAttrList &attrs) {
   return parser.parseOptionalAttrDict(attrs);
 }
 
-static void printCapacityDict(OpAsmPrinter &printer, Operation *op, DictionaryAttr) {
+static void printCapacityDict(OpAsmPrinter &printer, Operation *op,
+                              DictionaryAttr) {
   NamedAttrList rest(op->getAttrs());
   rest.erase(mlir::SymbolTable::getSymbolAttrName());
   rest.erase("page_size");
@@ -61,11 +66,13 @@ static ParseResult parseCacheShape(OpAsmParser &parser, TypeAttr &attr) {
   int64_t numHeads = 0, headDim = 0;
   Type elementType;
   SMLoc loc = parser.getCurrentLocation();
-  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") || parser.parseInteger(headDim) ||
-      parser.parseKeyword("x") || parser.parseType(elementType))
+  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
+      parser.parseInteger(headDim) || parser.parseKeyword("x") ||
+      parser.parseType(elementType))
     return failure();
   CacheType type = CacheType::getChecked([&] { return parser.emitError(loc); },
-                                         parser.getContext(), numHeads, headDim, elementType);
+                                         parser.getContext(), numHeads, headDim,
+                                         elementType);
   if (!type)
     return failure();
   attr = TypeAttr::get(type);
@@ -74,7 +81,8 @@ static ParseResult parseCacheShape(OpAsmParser &parser, TypeAttr &attr) {
 
 static void printCacheShape(OpAsmPrinter &printer, Operation *, TypeAttr attr) {
   auto type = cast<CacheType>(attr.getValue());
-  printer << type.getNumHeads() << " x " << type.getHeadDim() << " x " << type.getElementType();
+  printer << type.getNumHeads() << " x " << type.getHeadDim() << " x "
+          << type.getElementType();
 }
 
 static ParseResult parseLayoutKeyword(OpAsmParser &parser, LayoutAttr &attr) {
@@ -84,13 +92,15 @@ static ParseResult parseLayoutKeyword(OpAsmParser &parser, LayoutAttr &attr) {
     return failure();
   std::optional<Layout> layout = symbolizeLayout(keyword);
   if (!layout)
-    return parser.emitError(loc) << "expected layout 'nhd', 'hnd' or 'packed', but found '"
-                                 << keyword << "'";
+    return parser.emitError(loc)
+           << "expected layout 'nhd', 'hnd' or 'packed', but found '" << keyword
+           << "'";
   attr = LayoutAttr::get(parser.getContext(), *layout);
   return success();
 }
 
-static void printLayoutKeyword(OpAsmPrinter &printer, Operation *, LayoutAttr attr) {
+static void printLayoutKeyword(OpAsmPrinter &printer, Operation *,
+                               LayoutAttr attr) {
   printer << stringifyLayout(attr.getValue());
 }
 
@@ -104,11 +114,13 @@ static void printLayoutKeyword(OpAsmPrinter &printer, Operation *, LayoutAttr at
 LogicalResult CacheGroupOp::verify() {
   int64_t pageSize = getPageSize();
   if (pageSize <= 0 || !llvm::isPowerOf2_64(pageSize)) // (C1)
-    return emitOpError() << "page size must be a positive power of two, but is " << pageSize;
+    return emitOpError() << "page size must be a positive power of two, but is "
+                         << pageSize;
   for (StringRef name : kCapacities) // (C2)
     if (auto capacity = (*this)->getAttrOfType<IntegerAttr>(name))
       if (capacity.getInt() <= 0)
-        return emitOpError() << "'" << name << "' must be positive, but is " << capacity.getInt();
+        return emitOpError() << "'" << name << "' must be positive, but is "
+                             << capacity.getInt();
   return success();
 }
 
@@ -120,12 +132,14 @@ LogicalResult CacheOp::verify() {
 /// Looks up `name` as an op of type `OpT` next to `user`; says what is there
 /// instead.
 template <typename OpT>
-static OpT lookup(SymbolTableCollection &symbols, Operation *user, FlatSymbolRefAttr name) {
+static OpT lookup(SymbolTableCollection &symbols, Operation *user,
+                  FlatSymbolRefAttr name) {
   Operation *found = symbols.lookupNearestSymbolFrom(user, name);
   auto op = dyn_cast_or_null<OpT>(found);
   if (!op) {
-    InFlightDiagnostic diag = user->emitOpError() << "expected " << name << " to be a '"
-                                                  << OpT::getOperationName() << "', but ";
+    InFlightDiagnostic diag = user->emitOpError()
+                              << "expected " << name << " to be a '"
+                              << OpT::getOperationName() << "', but ";
     if (found)
       diag << "it is a '" << found->getName() << "'";
     else
@@ -142,7 +156,8 @@ LogicalResult CacheOp::verifySymbolUses(SymbolTableCollection &symbols) {
     if (!scale)
       return failure();
     size_t count = scale.getScale().getValues().size();
-    if (count > 1 && static_cast<int64_t>(count) != getCacheType().getNumHeads()) // (C3)
+    if (count > 1 &&
+        static_cast<int64_t>(count) != getCacheType().getNumHeads()) // (C3)
       return emitOpError() << "per-head scale " << name << " has " << count
                            << " values; expected one for each of the "
                            << getCacheType().getNumHeads() << " KV heads";
@@ -151,17 +166,21 @@ LogicalResult CacheOp::verifySymbolUses(SymbolTableCollection &symbols) {
 }
 
 CacheGroupOp CacheOp::getGroupOp() {
-  return SymbolTable::lookupNearestSymbolFrom<CacheGroupOp>(*this, getGroupAttr());
+  return SymbolTable::lookupNearestSymbolFrom<CacheGroupOp>(*this,
+                                                            getGroupAttr());
 }
 ScaleBufferOp CacheOp::getKScaleOp() {
-  return SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(*this, getKScaleAttr());
+  return SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(*this,
+                                                             getKScaleAttr());
 }
 ScaleBufferOp CacheOp::getVScaleOp() {
-  return SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(*this, getVScaleAttr());
+  return SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(*this,
+                                                             getVScaleAttr());
 }
 
 SmallVector<int64_t, 4> CacheOp::getPageStrides() {
-  int64_t heads = getCacheType().getNumHeads(), dim = getCacheType().getHeadDim();
+  int64_t heads = getCacheType().getNumHeads(),
+          dim = getCacheType().getHeadDim();
   int64_t pageSize = getGroupOp().getPageSize();
   int64_t half = pageSize * heads * dim;
   switch (getLayout()) {
@@ -178,7 +197,8 @@ SmallVector<int64_t, 4> CacheOp::getPageStrides() {
 int64_t CacheOp::getValueOffset() {
   if (getLayout() != Layout::Packed)
     return 0;
-  return getGroupOp().getPageSize() * getCacheType().getNumHeads() * getCacheType().getHeadDim();
+  return getGroupOp().getPageSize() * getCacheType().getNumHeads() *
+         getCacheType().getHeadDim();
 }
 
 //===----------------------------------------------------------------------===//
@@ -196,21 +216,26 @@ CacheOp mlir::kvcache::getCacheDeclaration(Value handle) {
     return nullptr;
   // A program is a symbol table of its own; caches are declared outside it.
   for (Operation *table = SymbolTable::getNearestSymbolTable(def); table;
-       table = table->getParentOp() ? SymbolTable::getNearestSymbolTable(table->getParentOp())
-                                    : nullptr)
-    if (auto cache = dyn_cast_or_null<CacheOp>(SymbolTable::lookupSymbolIn(table, name)))
+       table = table->getParentOp()
+                   ? SymbolTable::getNearestSymbolTable(table->getParentOp())
+                   : nullptr)
+    if (auto cache =
+            dyn_cast_or_null<CacheOp>(SymbolTable::lookupSymbolIn(table, name)))
       return cache;
   return nullptr;
 }
 
 /// (C1) and (C2) of get_cache and (C1) of view_cache.
-static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name, Value handle) {
+static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name,
+                                       Value handle) {
   CacheOp cache = getCacheDeclaration(handle);
   if (!cache)
-    return op->emitOpError() << "expected " << name << " to be a 'kvcache.cache'";
+    return op->emitOpError()
+           << "expected " << name << " to be a 'kvcache.cache'";
   if (handle.getType() != cache.getCacheType()) {
     InFlightDiagnostic diag = op->emitOpError()
-                              << "result type " << handle.getType() << " differs from the cache's "
+                              << "result type " << handle.getType()
+                              << " differs from the cache's "
                               << cache.getCacheType();
     diag.attachNote(cache.getLoc()) << "the cache is declared here";
     return diag;
@@ -230,8 +255,8 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
   if (!group)
     return success(); // the cache's own verifier reports it
   CacheType type = cache->getCacheType();
-  int64_t expected[] = {static_cast<int64_t>(group.getPageSize()), type.getNumHeads(),
-                        type.getHeadDim()};
+  int64_t expected[] = {static_cast<int64_t>(group.getPageSize()),
+                        type.getNumHeads(), type.getHeadDim()};
   SmallVector<int64_t, 4> layout = cache->getPageStrides();
   for (Value pages : {getKPages(), getVPages()}) {
     auto memref = cast<MemRefType>(pages.getType());
@@ -239,8 +264,9 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
     for (int i = 0; i < 3; ++i)
       matches &= memref.getDimSize(i + 1) == expected[i];
     if (!matches)
-      return emitOpError() << "pages of " << getCacheAttr() << " must be memref<pages x "
-                           << expected[0] << " x " << expected[1] << " x " << expected[2] << " x "
+      return emitOpError() << "pages of " << getCacheAttr()
+                           << " must be memref<pages x " << expected[0] << " x "
+                           << expected[1] << " x " << expected[2] << " x "
                            << type.getElementType() << ">, but are " << memref;
     SmallVector<int64_t> strides;
     int64_t offset;
@@ -248,19 +274,22 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
       return emitOpError() << "pages need a strided layout, but are " << memref;
     for (int i = 0; i < 4; ++i) // (C3)
       if (!ShapedType::isDynamic(strides[i]) && strides[i] != layout[i])
-        return emitOpError() << "stride " << i << " of pages is " << strides[i] << "; layout '"
-                             << stringifyLayout(cache->getLayout()) << "' of " << getCacheAttr()
-                             << " has " << layout[i];
+        return emitOpError()
+               << "stride " << i << " of pages is " << strides[i]
+               << "; layout '" << stringifyLayout(cache->getLayout()) << "' of "
+               << getCacheAttr() << " has " << layout[i];
   }
   int64_t sequences = cast<MemRefType>(getLengths().getType()).getDimSize(0);
   int64_t starts = cast<MemRefType>(getQueryStart().getType()).getDimSize(0);
   int64_t rows = cast<MemRefType>(getPageTable().getType()).getDimSize(0);
   if (!ShapedType::isDynamic(sequences)) { // (C4)
     if (!ShapedType::isDynamic(starts) && starts != sequences + 1)
-      return emitOpError() << "query_start has " << starts << " entries; expected "
-                           << sequences + 1 << " for " << sequences << " lengths";
+      return emitOpError() << "query_start has " << starts
+                           << " entries; expected " << sequences + 1 << " for "
+                           << sequences << " lengths";
     if (!ShapedType::isDynamic(rows) && rows != sequences)
-      return emitOpError() << "the page table has " << rows << " rows; expected " << sequences
+      return emitOpError() << "the page table has " << rows
+                           << " rows; expected " << sequences
                            << ", one for each length";
   }
   return success();
@@ -271,7 +300,9 @@ LogicalResult LoadScaleOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!scale)
     return failure();
   if (scale.getScale().getValues().size() > 1)
-    return emitOpError() << getScaleAttr() << " is per head; only a per-tensor scale is one value";
+    return emitOpError()
+           << getScaleAttr()
+           << " is per head; only a per-tensor scale is one value";
   return success();
 }
 
@@ -281,14 +312,15 @@ CacheAccess CalculateScalesOp::getCacheAccess() { return CacheAccess::Read; }
 LogicalResult CalculateScalesOp::verify() {
   CacheType type = getCache().getType();
   int64_t row = type.getNumHeads() * type.getHeadDim();
-  for (auto [name, value] : {std::pair<StringRef, Value>{"key", getKey()}, {"value", getValue()}}) {
+  for (auto [name, value] :
+       {std::pair<StringRef, Value>{"key", getKey()}, {"value", getValue()}}) {
     auto shaped = cast<ShapedType>(value.getType());
     int64_t elements = 1;
     for (int64_t size : shaped.getShape().drop_front())
       elements = ShapedType::isDynamic(size) ? row : elements * size;
     if (elements != row) // (C1)
-      return emitOpError() << name << " has " << elements << " elements a token; the cache's row has "
-                           << row;
+      return emitOpError() << name << " has " << elements
+                           << " elements a token; the cache's row has " << row;
   }
   return success();
 }
@@ -301,7 +333,8 @@ LogicalResult CalculateScalesOp::verify() {
 static LogicalResult verifyElementwise(Operation *op, Type input, Type result) {
   auto in = cast<ShapedType>(input), out = cast<ShapedType>(result);
   if (in.getShape() != out.getShape())
-    return op->emitOpError() << "input " << in << " and result " << out << " differ in shape";
+    return op->emitOpError()
+           << "input " << in << " and result " << out << " differ in shape";
   return success();
 }
 
@@ -327,13 +360,15 @@ SmallVector<std::pair<ScaleRole, ScaleUse>> WriteOp::getScaleUses() {
 
 LogicalResult WriteOp::verify() {
   if (getKey().getType() != getValue().getType()) // (C1)
-    return emitOpError() << "key " << getKey().getType() << " and value " << getValue().getType()
-                         << " differ";
+    return emitOpError() << "key " << getKey().getType() << " and value "
+                         << getValue().getType() << " differ";
   auto rows = cast<ShapedType>(getKey().getType());
   CacheType type = getCache().getType();
-  if (rows.getDimSize(1) != type.getNumHeads() || rows.getDimSize(2) != type.getHeadDim()) // (C2)
-    return emitOpError() << "rows must be [tokens, " << type.getNumHeads() << ", "
-                         << type.getHeadDim() << "] for " << type << ", but are " << rows;
+  if (rows.getDimSize(1) != type.getNumHeads() ||
+      rows.getDimSize(2) != type.getHeadDim()) // (C2)
+    return emitOpError() << "rows must be [tokens, " << type.getNumHeads()
+                         << ", " << type.getHeadDim() << "] for " << type
+                         << ", but are " << rows;
   return success();
 }
 
@@ -357,8 +392,10 @@ MutableOperandRange PagedAttentionOp::getDpsInitsMutable() {
 }
 
 void PagedAttentionOp::getEffects(
-    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>> &effects) {
-  effects.emplace_back(MemoryEffects::Read::get(), &getCacheMutable(), CacheResource::get());
+    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
+        &effects) {
+  effects.emplace_back(MemoryEffects::Read::get(), &getCacheMutable(),
+                       CacheResource::get());
   if (isa<MemRefType>(getQuery().getType()))
     effects.emplace_back(MemoryEffects::Read::get(), &getQueryMutable());
   for (OpOperand &init : getDpsInitsMutable())
@@ -370,25 +407,32 @@ LogicalResult PagedAttentionOp::verify() {
   auto query = cast<ShapedType>(getQuery().getType());
   auto out = cast<ShapedType>(getOut().getType());
   CacheType type = getCache().getType();
-  if (ShapedType::isDynamic(query.getDimSize(1)) || query.getDimSize(2) != type.getHeadDim()) // (C1)
-    return emitOpError() << "queries must be [tokens, query heads, " << type.getHeadDim()
-                         << "] for " << type << ", but are " << query;
+  if (ShapedType::isDynamic(query.getDimSize(1)) ||
+      query.getDimSize(2) != type.getHeadDim()) // (C1)
+    return emitOpError() << "queries must be [tokens, query heads, "
+                         << type.getHeadDim() << "] for " << type
+                         << ", but are " << query;
   if (query.getDimSize(1) % type.getNumHeads()) // (C2)
     return emitOpError() << "the number of query heads, " << query.getDimSize(1)
-                         << ", is not a multiple of the cache's " << type.getNumHeads()
-                         << " KV heads";
+                         << ", is not a multiple of the cache's "
+                         << type.getNumHeads() << " KV heads";
   if (out.getShape() != query.getShape()) // (C3)
-    return emitOpError() << "output " << out << " must have the shape of the query " << query;
+    return emitOpError() << "output " << out
+                         << " must have the shape of the query " << query;
   if (getLse()) { // (C4)
     auto lse = cast<ShapedType>(getLse().getType());
     if (lse.getShape() != query.getShape().take_front(2))
-      return emitOpError() << "lse " << lse << " must be [tokens, query heads] of the query "
+      return emitOpError() << "lse " << lse
+                           << " must be [tokens, query heads] of the query "
                            << query;
   }
-  for (auto [name, attr] : {std::pair<StringRef, FloatAttr>{"softmax_scale", getSoftmaxScaleAttr()},
-                            {"soft_cap", getSoftCapAttr()}}) // (C5)
-    if (attr && !(attr.getValue().isFiniteNonZero() && !attr.getValue().isNegative()))
-      return emitOpError() << "'" << name << "' must be positive and finite, but is "
+  for (auto [name, attr] :
+       {std::pair<StringRef, FloatAttr>{"softmax_scale", getSoftmaxScaleAttr()},
+        {"soft_cap", getSoftCapAttr()}}) // (C5)
+    if (attr &&
+        !(attr.getValue().isFiniteNonZero() && !attr.getValue().isNegative()))
+      return emitOpError() << "'" << name
+                           << "' must be positive and finite, but is "
                            << attr.getValueAsDouble();
   if (getWindow() && static_cast<int64_t>(*getWindow()) < 0)
     return emitOpError() << "'window' must not be negative, but is "
@@ -397,35 +441,41 @@ LogicalResult PagedAttentionOp::verify() {
 }
 
 void PagedAttentionOp::print(OpAsmPrinter &printer) {
-  printer << ' ' << getQuery() << " over " << getCache() << " outs(" << getOut();
+  printer << ' ' << getQuery() << " over " << getCache() << " outs("
+          << getOut();
   if (getLse())
     printer << ", " << getLse();
   printer << ')';
   printer.printOptionalAttrDict((*this)->getAttrs());
-  printer << " : " << getQuery().getType() << ", " << getCache().getType() << " -> "
-          << getOut().getType();
+  printer << " : " << getQuery().getType() << ", " << getCache().getType()
+          << " -> " << getOut().getType();
   if (getLse())
     printer << ", " << getLse().getType();
 }
 
-ParseResult PagedAttentionOp::parse(OpAsmParser &parser, OperationState &state) {
+ParseResult PagedAttentionOp::parse(OpAsmParser &parser,
+                                    OperationState &state) {
   OpAsmParser::UnresolvedOperand query, cache;
   SmallVector<OpAsmParser::UnresolvedOperand, 2> outs;
   Type queryType, cacheType;
   SmallVector<Type, 2> outTypes;
-  if (parser.parseOperand(query) || parser.parseKeyword("over") || parser.parseOperand(cache) ||
-      parser.parseKeyword("outs") ||
+  if (parser.parseOperand(query) || parser.parseKeyword("over") ||
+      parser.parseOperand(cache) || parser.parseKeyword("outs") ||
       parser.parseOperandList(outs, OpAsmParser::Delimiter::Paren) ||
-      parser.parseOptionalAttrDict(state.attributes) || parser.parseColonType(queryType) ||
-      parser.parseComma() || parser.parseType(cacheType) || parser.parseArrow() ||
+      parser.parseOptionalAttrDict(state.attributes) ||
+      parser.parseColonType(queryType) || parser.parseComma() ||
+      parser.parseType(cacheType) || parser.parseArrow() ||
       parser.parseTypeList(outTypes))
     return failure();
   if (outs.empty() || outs.size() > 2)
     return parser.emitError(parser.getNameLoc())
-           << "expected one output, or an output and an LSE, in 'outs', but found " << outs.size();
+           << "expected one output, or an output and an LSE, in 'outs', but "
+              "found "
+           << outs.size();
   if (parser.resolveOperand(query, queryType, state.operands) ||
       parser.resolveOperand(cache, cacheType, state.operands) ||
-      parser.resolveOperands(outs, outTypes, parser.getNameLoc(), state.operands))
+      parser.resolveOperands(outs, outTypes, parser.getNameLoc(),
+                             state.operands))
     return failure();
   for (Type type : outTypes)
     if (isa<RankedTensorType>(type))
@@ -438,22 +488,27 @@ ParseResult PagedAttentionOp::parse(OpAsmParser &parser, OperationState &state) 
 //===----------------------------------------------------------------------===//
 
 void ProgramOp::build(OpBuilder &builder, OperationState &state, StringRef name,
-                      TypeRange argumentTypes, ArrayRef<DictionaryAttr> argumentAttributes) {
-  state.addAttribute(::mlir::SymbolTable::getSymbolAttrName(), builder.getStringAttr(name));
+                      TypeRange argumentTypes,
+                      ArrayRef<DictionaryAttr> argumentAttributes) {
+  state.addAttribute(::mlir::SymbolTable::getSymbolAttrName(),
+                     builder.getStringAttr(name));
   state.addAttribute(getFunctionTypeAttrName(state.name),
                      TypeAttr::get(builder.getFunctionType(argumentTypes, {})));
   Block *body = new Block();
-  body->addArguments(argumentTypes, SmallVector<Location>(argumentTypes.size(), state.location));
+  body->addArguments(argumentTypes, SmallVector<Location>(argumentTypes.size(),
+                                                          state.location));
   state.addRegion()->push_back(body);
-  call_interface_impl::addArgAndResultAttrs(builder, state, argumentAttributes, {},
-                                            getArgAttrsAttrName(state.name),
+  call_interface_impl::addArgAndResultAttrs(builder, state, argumentAttributes,
+                                            {}, getArgAttrsAttrName(state.name),
                                             getResAttrsAttrName(state.name));
 }
 
 ParseResult ProgramOp::parse(OpAsmParser &parser, OperationState &state) {
-  auto buildType = [](Builder &builder, ArrayRef<Type> arguments, ArrayRef<Type> results,
-                      function_interface_impl::VariadicFlag,
-                      std::string &) { return builder.getFunctionType(arguments, results); };
+  auto buildType = [](Builder &builder, ArrayRef<Type> arguments,
+                      ArrayRef<Type> results,
+                      function_interface_impl::VariadicFlag, std::string &) {
+    return builder.getFunctionType(arguments, results);
+  };
   if (function_interface_impl::parseFunctionOp(
           parser, state, false, getFunctionTypeAttrName(state.name), buildType,
           getArgAttrsAttrName(state.name), getResAttrsAttrName(state.name)))
@@ -465,8 +520,9 @@ ParseResult ProgramOp::parse(OpAsmParser &parser, OperationState &state) {
 }
 
 void ProgramOp::print(OpAsmPrinter &printer) {
-  function_interface_impl::printFunctionOp(printer, *this, false, getFunctionTypeAttrName(),
-                                           getArgAttrsAttrName(), getResAttrsAttrName());
+  function_interface_impl::printFunctionOp(
+      printer, *this, false, getFunctionTypeAttrName(), getArgAttrsAttrName(),
+      getResAttrsAttrName());
 }
 
 StringRef ProgramOp::getBufferName(unsigned index) {
@@ -481,34 +537,40 @@ LogicalResult ProgramOp::verify() {
   llvm::StringSet<> names;
   for (auto [index, type] : llvm::enumerate(getArgumentTypes())) { // (C1)
     if (!isa<MemRefType>(type))
-      return emitOpError() << "argument " << index << " must be a memref, but is " << type;
+      return emitOpError() << "argument " << index
+                           << " must be a memref, but is " << type;
     auto name = getArgAttrOfType<StringAttr>(index, kBufferName);
     if (!name || !getArgAttrOfType<BufferRoleAttr>(index, kBufferRole))
-      return emitOpError() << "argument " << index << " needs a '" << kBufferName << "' and a '"
-                           << kBufferRole << "'";
+      return emitOpError() << "argument " << index << " needs a '"
+                           << kBufferName << "' and a '" << kBufferRole << "'";
     if (!names.insert(name.getValue()).second)
       return emitOpError() << "two arguments have the name " << name;
   }
   for (Operation &op : getBody().front()) // (C2)
     if (!isa<SegmentOp>(op)) {
-      InFlightDiagnostic diag = emitOpError() << "holds only segments, but has a '"
-                                              << op.getName() << "'";
+      InFlightDiagnostic diag = emitOpError()
+                                << "holds only segments, but has a '"
+                                << op.getName() << "'";
       diag.attachNote(op.getLoc()) << "it is here";
       return diag;
     }
   if (!getResultTypes().empty()) // (C3)
-    return emitOpError() << "has no results, but its type has " << getResultTypes().size();
+    return emitOpError() << "has no results, but its type has "
+                         << getResultTypes().size();
   return success();
 }
 
 LogicalResult LaunchOp::verify() {
-  for (auto [name, sizes] : {std::pair<StringRef, ArrayRef<int64_t>>{"grid", getGrid()},
-                             {"block", getBlock()}}) // (C1)
-    if (sizes.size() != 3 || llvm::any_of(sizes, [](int64_t size) { return size <= 0; }))
+  for (auto [name, sizes] :
+       {std::pair<StringRef, ArrayRef<int64_t>>{"grid", getGrid()},
+        {"block", getBlock()}}) // (C1)
+    if (sizes.size() != 3 ||
+        llvm::any_of(sizes, [](int64_t size) { return size <= 0; }))
       return emitOpError() << "'" << name << "' needs three positive entries";
   int64_t threads = getBlock()[0] * getBlock()[1] * getBlock()[2];
   if (threads > 1024)
-    return emitOpError() << "a block has at most 1024 threads, but this one has " << threads;
+    return emitOpError()
+           << "a block has at most 1024 threads, but this one has " << threads;
   if (static_cast<int64_t>(getSharedBytes()) < 0) // (C2)
     return emitOpError() << "'shared' must not be negative, but is "
                          << static_cast<int64_t>(getSharedBytes());
@@ -519,7 +581,8 @@ LogicalResult LaunchOp::verify() {
     auto typed = dyn_cast<TypedAttr>(constant);
     if (!typed || !(typed.getType().isF32() || typed.getType().isInteger(32) ||
                     typed.getType().isInteger(64)))
-      return emitOpError() << "constants must be f32, i32 or i64, but one is " << constant;
+      return emitOpError() << "constants must be f32, i32 or i64, but one is "
+                           << constant;
   }
   return success();
 }

@@ -1,4 +1,5 @@
-//===- ForeignOps.cpp - Custom ops of serving stacks in a graph -------------===//
+//===- ForeignOps.cpp - Custom ops of serving stacks in a graph
+//-------------===//
 
 #include "kvcache/Import/ForeignOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -9,13 +10,15 @@ using namespace mlir;
 using namespace mlir::kvcache;
 
 const ForeignOperand *ForeignOpSpec::findOperand(StringRef operandName) const {
-  auto *it = llvm::find_if(
-      operands, [&](const ForeignOperand &operand) { return operand.name == operandName; });
+  auto *it = llvm::find_if(operands, [&](const ForeignOperand &operand) {
+    return operand.name == operandName;
+  });
   return it == operands.end() ? nullptr : it;
 }
 
 const ForeignOpSpec *ForeignOpTable::find(StringRef name) const {
-  auto *it = llvm::find_if(specs, [&](const ForeignOpSpec &spec) { return spec.name == name; });
+  auto *it = llvm::find_if(
+      specs, [&](const ForeignOpSpec &spec) { return spec.name == name; });
   return it == specs.end() ? nullptr : it;
 }
 
@@ -24,14 +27,17 @@ bool ForeignOpTable::isOfKnownFamily(StringRef name) {
     return true;
   if (!name.consume_front("vllm."))
     return false;
-  return name.contains("attention") || name.contains("kv_cache") || name.contains("kv_scales");
+  return name.contains("attention") || name.contains("kv_cache") ||
+         name.contains("kv_scales");
 }
 
 ForeignOpTable ForeignOpTable::getDefault() {
   using Role = ForeignOperandRole;
   const char *quantizedOutput =
-      "it quantizes the attention output, which is not supported; export the model without fusing "
-      "the quantization of the attention output, so that the output is f16 or bf16";
+      "it quantizes the attention output, which is not supported; export the "
+      "model without fusing "
+      "the quantization of the attention output, so that the output is f16 or "
+      "bf16";
   ForeignOpTable table;
   // Schemas: vLLM 0.33.0.
   table.add({"vllm.unified_kv_cache_update",
@@ -62,17 +68,21 @@ static std::string normalizeName(StringRef name) {
   name.consume_front("torch.");
   name.consume_back(".default");
   std::string result;
-  for (size_t pos; (pos = name.find("::")) != StringRef::npos; name = name.drop_front(pos + 2))
+  for (size_t pos; (pos = name.find("::")) != StringRef::npos;
+       name = name.drop_front(pos + 2))
     result += name.take_front(pos).str() + ".";
   return result + name.str();
 }
 
-std::optional<ForeignCall> ForeignCall::match(Operation *op, SymbolTableCollection &symbols) {
+std::optional<ForeignCall> ForeignCall::match(Operation *op,
+                                              SymbolTableCollection &symbols) {
   ForeignCall call;
   call.op = op;
   if (auto funcCall = dyn_cast<func::CallOp>(op)) {
-    auto callee = symbols.lookupNearestSymbolFrom<func::FuncOp>(op, funcCall.getCalleeAttr());
-    auto target = callee ? callee->getAttrOfType<StringAttr>("torch.op") : StringAttr();
+    auto callee = symbols.lookupNearestSymbolFrom<func::FuncOp>(
+        op, funcCall.getCalleeAttr());
+    auto target =
+        callee ? callee->getAttrOfType<StringAttr>("torch.op") : StringAttr();
     if (!target || !callee.isDeclaration())
       return std::nullopt;
     call.form = Form::Call;
@@ -103,7 +113,8 @@ std::optional<ForeignCall> ForeignCall::match(Operation *op, SymbolTableCollecti
     call.name = normalizeName(target.getValue());
     if (auto dict = op->getAttrOfType<DictionaryAttr>("backend_config"))
       call.attributes = dict.getValue();
-    call.operandNames = dyn_cast_or_null<ArrayAttr>(call.getAttr("operand_names"));
+    call.operandNames =
+        dyn_cast_or_null<ArrayAttr>(call.getAttr("operand_names"));
     return call;
   }
   call.name = normalizeName(opName);

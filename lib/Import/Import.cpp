@@ -1,4 +1,5 @@
-//===- Import.cpp - Custom ops of serving stacks become kvcache ops ---------===//
+//===- Import.cpp - Custom ops of serving stacks become kvcache ops
+//---------===//
 //
 // Everything is checked before anything is changed: a graph that is refused is
 // left as it was.
@@ -93,55 +94,63 @@ private:
 //===----------------------------------------------------------------------===//
 
 std::string ImportPass::listSupported() const {
-  return llvm::join(
-      llvm::map_range(table.getSpecs(),
-                      [](const ForeignOpSpec &spec) { return "'" + spec.name + "'"; }),
-      ", ");
+  return llvm::join(llvm::map_range(table.getSpecs(),
+                                    [](const ForeignOpSpec &spec) {
+                                      return "'" + spec.name + "'";
+                                    }),
+                    ", ");
 }
 
 LogicalResult ImportPass::checkOptions() {
   layout = symbolizeLayout(kvLayout);
   if (!layout)
     return emitError(getOperation().getLoc())
-           << "option kv-layout must be nhd, hnd or packed, but is '" << kvLayout.getValue() << "'";
+           << "option kv-layout must be nhd, hnd or packed, but is '"
+           << kvLayout.getValue() << "'";
   if (pageSize <= 0 || !llvm::isPowerOf2_64(pageSize))
     return emitError(getOperation().getLoc())
-           << "option page-size must be a positive power of two, but is " << pageSize.getValue();
-  for (auto [name, capacity] : {std::pair<StringRef, int64_t>{"max-tokens", maxTokens},
-                                {"max-sequences", maxSequences},
-                                {"max-pages-per-sequence", maxPagesPerSequence},
-                                {"num-pages", numPages}})
+           << "option page-size must be a positive power of two, but is "
+           << pageSize.getValue();
+  for (auto [name, capacity] :
+       {std::pair<StringRef, int64_t>{"max-tokens", maxTokens},
+        {"max-sequences", maxSequences},
+        {"max-pages-per-sequence", maxPagesPerSequence},
+        {"num-pages", numPages}})
     if (capacity < 0)
       return emitError(getOperation().getLoc())
-             << "option " << name << " must not be negative, but is " << capacity;
+             << "option " << name << " must not be negative, but is "
+             << capacity;
   return success();
 }
 
 static const char *const kOpaqueName =
-    "caches are found by layer name, and this op's is lost: PyTorch from 2.11 on may pass an "
+    "caches are found by layer name, and this op's is lost: PyTorch from 2.11 "
+    "on may pass an "
     "opaque "
-    "LayerName object, which does not survive export; export the model again with "
+    "LayerName object, which does not survive export; export the model again "
+    "with "
     "VLLM_USE_LAYERNAME=0, so that layer_name is a string";
 
 LogicalResult ImportPass::findLayerName(ImportedCall &imported) {
   Attribute attr = imported.call.getAttr("layer_name");
   if (!attr)
     return imported.op()->emitError()
-           << "'" << imported.spec->name << "' has no 'layer_name'; " << kOpaqueName;
+           << "'" << imported.spec->name << "' has no 'layer_name'; "
+           << kOpaqueName;
   auto name = dyn_cast<StringAttr>(attr);
   if (!name)
     return imported.op()->emitError()
-           << "'layer_name' of '" << imported.spec->name << "' must be a string, but is " << attr
-           << "; " << kOpaqueName;
+           << "'layer_name' of '" << imported.spec->name
+           << "' must be a string, but is " << attr << "; " << kOpaqueName;
   // What an exporter makes of an object without a text form: its Python repr,
   // its class, or a digest.
   StringRef text = name.getValue();
   bool isDigest = text.size() >= 16 && llvm::all_of(text, llvm::isHexDigit);
-  if (text.empty() || text.contains("LayerName") || text.contains("custom_obj") || isDigest ||
-      text.starts_with("<"))
+  if (text.empty() || text.contains("LayerName") ||
+      text.contains("custom_obj") || isDigest || text.starts_with("<"))
     return imported.op()->emitError()
-           << "'layer_name' of '" << imported.spec->name << "' is no layer of a model: \"" << text
-           << "\"; " << kOpaqueName;
+           << "'layer_name' of '" << imported.spec->name
+           << "' is no layer of a model: \"" << text << "\"; " << kOpaqueName;
   imported.layer = text.str();
   return success();
 }
@@ -150,26 +159,32 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
   const ForeignOpSpec &spec = *imported.spec;
   Operation *op = imported.op();
   auto emitError = [&] {
-    return op->emitError() << "'" << spec.name << "' of layer '" << imported.layer << "' ";
+    return op->emitError() << "'" << spec.name << "' of layer '"
+                           << imported.layer << "' ";
   };
   std::string expected = llvm::join(
-      llvm::map_range(llvm::make_filter_range(spec.operands,
-                                              [](const ForeignOperand &operand) {
-                                                return operand.role != ForeignOperandRole::Refused;
-                                              }),
-                      [](const ForeignOperand &operand) { return operand.name; }),
+      llvm::map_range(
+          llvm::make_filter_range(spec.operands,
+                                  [](const ForeignOperand &operand) {
+                                    return operand.role !=
+                                           ForeignOperandRole::Refused;
+                                  }),
+          [](const ForeignOperand &operand) { return operand.name; }),
       ", ");
   ArrayAttr names = imported.call.getOperandNames();
   if (!names)
-    return emitError() << "has no 'operand_names', so what its " << op->getNumOperands()
-                       << " operands are is unknown; expected names from: " << expected;
+    return emitError() << "has no 'operand_names', so what its "
+                       << op->getNumOperands()
+                       << " operands are is unknown; expected names from: "
+                       << expected;
   if (names.size() != op->getNumOperands())
-    return emitError() << "has " << op->getNumOperands() << " operands but " << names.size()
-                       << " 'operand_names'";
+    return emitError() << "has " << op->getNumOperands() << " operands but "
+                       << names.size() << " 'operand_names'";
   llvm::StringSet<> seen;
   for (auto [attr, value] : llvm::zip_equal(names, op->getOpOperands())) {
     auto name = dyn_cast<StringAttr>(attr);
-    const ForeignOperand *operand = name ? spec.findOperand(name.getValue()) : nullptr;
+    const ForeignOperand *operand =
+        name ? spec.findOperand(name.getValue()) : nullptr;
     if (!operand)
       return emitError() << "has an unknown operand " << attr
                          << "; expected names from: " << expected;
@@ -192,12 +207,14 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
       imported.order.operand = &value;
       break;
     case ForeignOperandRole::Refused:
-      return emitError() << "has an operand " << attr << ": " << operand->refusal;
+      return emitError() << "has an operand " << attr << ": "
+                         << operand->refusal;
     }
   }
   for (const ForeignOperand &operand : spec.operands)
     if (operand.required && !seen.contains(operand.name))
-      return emitError() << "lacks the operand \"" << operand.name << "\"; it has " << names
+      return emitError() << "lacks the operand \"" << operand.name
+                         << "\"; it has " << names
                          << ", expected names from: " << expected;
   return success();
 }
@@ -205,24 +222,28 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
 LogicalResult ImportPass::checkResults(ImportedCall &imported) {
   Operation *op = imported.op();
   auto emitError = [&] {
-    return op->emitError() << "'" << imported.spec->name << "' of layer '" << imported.layer
-                           << "' ";
+    return op->emitError() << "'" << imported.spec->name << "' of layer '"
+                           << imported.layer << "' ";
   };
   switch (imported.spec->kind) {
   case ForeignOpKind::CacheUpdate:
     if (op->getNumResults() > 1)
-      return emitError() << "has " << op->getNumResults()
-                         << " results; expected at most one, which orders the attention";
+      return emitError()
+             << "has " << op->getNumResults()
+             << " results; expected at most one, which orders the attention";
     return success();
   case ForeignOpKind::Attention: {
     bool onTensors = isa<TensorType>(imported.output.getType());
     if (op->getNumResults() != (onTensors ? 1 : 0)) {
       InFlightDiagnostic diag =
-          emitError() << "has " << op->getNumResults() << " results for an output of type "
+          emitError() << "has " << op->getNumResults()
+                      << " results for an output of type "
                       << imported.output.getType() << "; expected "
-                      << (onTensors ? "one, the new value of the output" : "none");
+                      << (onTensors ? "one, the new value of the output"
+                                    : "none");
       if (onTensors && !op->getNumResults())
-        diag << ": a tensor cannot be written in place, so export the functionalized graph";
+        diag << ": a tensor cannot be written in place, so export the "
+                "functionalized graph";
       return diag;
     }
     if (onTensors && op->getResult(0).getType() != imported.output.getType())
@@ -234,8 +255,10 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
   case ForeignOpKind::CalculateScales:
     for (unsigned i = 0; i < op->getNumResults(); ++i)
       if (!imported.call.getMutatedOperand(i))
-        return emitError() << "has a result " << i << " of type " << op->getResult(i).getType()
-                           << " that is none of its operands; expected the operands that 'mutated' "
+        return emitError() << "has a result " << i << " of type "
+                           << op->getResult(i).getType()
+                           << " that is none of its operands; expected the "
+                              "operands that 'mutated' "
                               "names, in this order";
     return success();
   }
@@ -253,23 +276,27 @@ LogicalResult ImportPass::collect() {
     const ForeignOpSpec *spec = table.find(call->getName());
     if (!spec) {
       if (ForeignOpTable::isOfKnownFamily(call->getName()))
-        result = op->emitError() << "'" << call->getName()
-                                 << "' uses a KV cache, but is not understood; supported are "
-                                 << listSupported();
+        result = op->emitError()
+                 << "'" << call->getName()
+                 << "' uses a KV cache, but is not understood; supported are "
+                 << listSupported();
       return;
     }
     if (call->getForm() == ForeignCall::Form::TorchOperator ||
         call->getForm() == ForeignCall::Form::CustomCall) {
-      result = op->emitError() << "'" << call->getName() << "' in a '" << op->getName()
-                               << "' cannot be imported; export the graph to linalg, where it is "
-                                  "an op of its own or a call of a declaration with 'torch.op'";
+      result =
+          op->emitError()
+          << "'" << call->getName() << "' in a '" << op->getName()
+          << "' cannot be imported; export the graph to linalg, where it is "
+             "an op of its own or a call of a declaration with 'torch.op'";
       return;
     }
     if (SymbolTable::getNearestSymbolTable(op) != module) {
       result =
-          op->emitError() << "'" << call->getName()
-                          << "' is in a nested module, but caches are declared in the top one; "
-                             "run kvcache-import on the nested module";
+          op->emitError()
+          << "'" << call->getName()
+          << "' is in a nested module, but caches are declared in the top one; "
+             "run kvcache-import on the nested module";
       return;
     }
     ImportedCall &imported = calls.emplace_back();
@@ -295,47 +322,61 @@ LogicalResult ImportPass::collect() {
 
 static ShapedType getShaped(Value value, int64_t rank) {
   auto shaped = dyn_cast<ShapedType>(value.getType());
-  if (!shaped || !isa<RankedTensorType, MemRefType>(shaped) || shaped.getRank() != rank)
+  if (!shaped || !isa<RankedTensorType, MemRefType>(shaped) ||
+      shaped.getRank() != rank)
     return {};
   return shaped;
 }
 
-static bool isRowElement(Type type) { return isa<Float16Type, BFloat16Type, Float32Type>(type); }
+static bool isRowElement(Type type) {
+  return isa<Float16Type, BFloat16Type, Float32Type>(type);
+}
 
 LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
   auto emitError = [&] {
     return imported.op()->emitError()
-           << "'" << imported.spec->name << "' of layer '" << imported.layer << "': ";
+           << "'" << imported.spec->name << "' of layer '" << imported.layer
+           << "': ";
   };
   ShapedType shapes[2];
   for (auto [index, name, value] :
-       {std::tuple<int, StringRef, Value>{0, "key", imported.key}, {1, "value", imported.value}}) {
+       {std::tuple<int, StringRef, Value>{0, "key", imported.key},
+        {1, "value", imported.value}}) {
     shapes[index] = getShaped(value, 3);
-    if (!shapes[index] || shapes[index].isDynamicDim(1) || shapes[index].isDynamicDim(2) ||
+    if (!shapes[index] || shapes[index].isDynamicDim(1) ||
+        shapes[index].isDynamicDim(2) ||
         !isRowElement(shapes[index].getElementType()))
       return emitError() << name
-                         << " must be [tokens, KV heads, head dim] of f16, bf16 or f32 with "
-                         << "static heads and head dim, but is " << value.getType();
+                         << " must be [tokens, KV heads, head dim] of f16, "
+                            "bf16 or f32 with "
+                         << "static heads and head dim, but is "
+                         << value.getType();
   }
   if (shapes[0] != shapes[1])
-    return emitError() << "key and value must have the same type, but are " << shapes[0] << " and "
-                       << shapes[1];
+    return emitError() << "key and value must have the same type, but are "
+                       << shapes[0] << " and " << shapes[1];
   if (shapes[0].getDimSize(1) == 0 || shapes[0].getDimSize(2) == 0)
-    return emitError() << "KV heads and head dim must be positive, but key is " << shapes[0];
-  CacheType type = CacheType::get(&getContext(), shapes[0].getDimSize(1), shapes[0].getDimSize(2),
-                                  shapes[0].getElementType());
+    return emitError() << "KV heads and head dim must be positive, but key is "
+                       << shapes[0];
+  CacheType type =
+      CacheType::get(&getContext(), shapes[0].getDimSize(1),
+                     shapes[0].getDimSize(2), shapes[0].getElementType());
   // A cache that is there already may have been given another element type.
   bool agrees =
-      !layer.type || (layer.type.getNumHeads() == type.getNumHeads() &&
-                      layer.type.getHeadDim() == type.getHeadDim() &&
-                      (layer.cache || layer.type.getElementType() == type.getElementType()));
+      !layer.type ||
+      (layer.type.getNumHeads() == type.getNumHeads() &&
+       layer.type.getHeadDim() == type.getHeadDim() &&
+       (layer.cache || layer.type.getElementType() == type.getElementType()));
   if (!agrees) {
     InFlightDiagnostic diag =
-        emitError() << "needs a cache of " << type.getNumHeads() << " x " << type.getHeadDim()
-                    << " x " << type.getElementType() << ", but another op of the layer needs "
-                    << layer.type.getNumHeads() << " x " << layer.type.getHeadDim() << " x "
+        emitError() << "needs a cache of " << type.getNumHeads() << " x "
+                    << type.getHeadDim() << " x " << type.getElementType()
+                    << ", but another op of the layer needs "
+                    << layer.type.getNumHeads() << " x "
+                    << layer.type.getHeadDim() << " x "
                     << layer.type.getElementType();
-    diag.attachNote(layer.shapeFrom ? layer.shapeFrom->loc() : layer.cache.getLoc())
+    diag.attachNote(layer.shapeFrom ? layer.shapeFrom->loc()
+                                    : layer.cache.getLoc())
         << "the other one is here; one layer has one cache";
     return diag;
   }
@@ -349,47 +390,62 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
 LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
   auto emitError = [&] {
     return imported.op()->emitError()
-           << "'" << imported.spec->name << "' of layer '" << imported.layer << "': ";
+           << "'" << imported.spec->name << "' of layer '" << imported.layer
+           << "': ";
   };
-  ShapedType query = getShaped(imported.query, 3), output = getShaped(imported.output, 3);
-  if (query && query.getElementType().isIntOrFloat() && query.getElementTypeBitWidth() == 8)
+  ShapedType query = getShaped(imported.query, 3),
+             output = getShaped(imported.output, 3);
+  if (query && query.getElementType().isIntOrFloat() &&
+      query.getElementTypeBitWidth() == 8)
     return emitError() << "queries of " << query.getElementType()
-                       << " are not supported; export the model without quantizing the query, so "
+                       << " are not supported; export the model without "
+                          "quantizing the query, so "
                           "that it is f16 or bf16";
   if (!query || query.isDynamicDim(1) || query.isDynamicDim(2) ||
       !isRowElement(query.getElementType()))
-    return emitError() << "query must be [tokens, query heads, head dim] of f16, bf16 or f32 with "
+    return emitError() << "query must be [tokens, query heads, head dim] of "
+                          "f16, bf16 or f32 with "
                           "static heads and head dim, but is "
                        << imported.query.getType();
-  if (!output || !isRowElement(output.getElementType()) || output.getShape() != query.getShape())
-    return emitError() << "output must be f16, bf16 or f32 in the shape of the query, " << query
-                       << ", but is " << imported.output.getType();
+  if (!output || !isRowElement(output.getElementType()) ||
+      output.getShape() != query.getShape())
+    return emitError()
+           << "output must be f16, bf16 or f32 in the shape of the query, "
+           << query << ", but is " << imported.output.getType();
   if (isa<TensorType>(query) != isa<TensorType>(output))
-    return emitError() << "query and output must both be tensors or both memrefs, but are " << query
-                       << " and " << output;
+    return emitError()
+           << "query and output must both be tensors or both memrefs, but are "
+           << query << " and " << output;
   if (query.getDimSize(2) != layer.type.getHeadDim())
-    return emitError() << "query has head dim " << query.getDimSize(2) << ", but the cache has "
-                       << layer.type.getHeadDim();
+    return emitError() << "query has head dim " << query.getDimSize(2)
+                       << ", but the cache has " << layer.type.getHeadDim();
   if (query.getDimSize(1) % layer.type.getNumHeads())
     return emitError() << "the number of query heads, " << query.getDimSize(1)
-                       << ", must be a multiple of the KV heads, " << layer.type.getNumHeads();
+                       << ", must be a multiple of the KV heads, "
+                       << layer.type.getNumHeads();
   for (StringRef name : {"softmax_scale", "soft_cap"})
     if (Attribute attr = imported.call.getAttr(name)) {
       auto number = dyn_cast<FloatAttr>(attr);
-      if (!number || !number.getValue().isFiniteNonZero() || number.getValue().isNegative())
-        return emitError() << "'" << name << "' must be a positive, finite float, but is " << attr;
+      if (!number || !number.getValue().isFiniteNonZero() ||
+          number.getValue().isNegative())
+        return emitError() << "'" << name
+                           << "' must be a positive, finite float, but is "
+                           << attr;
     }
   if (Attribute attr = imported.call.getAttr("sliding_window"))
     if (!isa<IntegerAttr>(attr))
-      return emitError() << "'sliding_window' must be an integer, but is " << attr;
+      return emitError() << "'sliding_window' must be an integer, but is "
+                         << attr;
   return success();
 }
 
-LogicalResult ImportPass::checkCalculation(ImportedCall &imported, Layer &layer) {
+LogicalResult ImportPass::checkCalculation(ImportedCall &imported,
+                                           Layer &layer) {
   int64_t row = layer.type.getNumHeads() * layer.type.getHeadDim();
-  for (auto [name, value] : {std::pair<StringRef, Value>{"query", imported.query},
-                             {"key", imported.key},
-                             {"value", imported.value}}) {
+  for (auto [name, value] :
+       {std::pair<StringRef, Value>{"query", imported.query},
+        {"key", imported.key},
+        {"value", imported.value}}) {
     ShapedType shaped = getShaped(value, 2);
     if (!shaped)
       shaped = getShaped(value, 3);
@@ -400,9 +456,13 @@ LogicalResult ImportPass::checkCalculation(ImportedCall &imported, Layer &layer)
         elements = ShapedType::isDynamic(size) ? row : elements * size;
     if (!fits || (name != "query" && elements != row))
       return imported.op()->emitError()
-             << "'" << imported.spec->name << "' of layer '" << imported.layer << "': " << name
-             << " must be [tokens, elements] or [tokens, heads, head dim] of floats"
-             << (name == "query" ? "" : " with " + std::to_string(row) + " elements a token")
+             << "'" << imported.spec->name << "' of layer '" << imported.layer
+             << "': " << name
+             << " must be [tokens, elements] or [tokens, heads, head dim] of "
+                "floats"
+             << (name == "query"
+                     ? ""
+                     : " with " + std::to_string(row) + " elements a token")
              << ", but is " << value.getType();
   }
   return success();
@@ -414,12 +474,14 @@ LogicalResult ImportPass::checkDtypeWord(ImportedCall &imported, Layer &layer) {
     return success();
   auto word = dyn_cast<StringAttr>(attr);
   if (!word || word.empty())
-    return imported.op()->emitError() << "'kv_cache_dtype' of layer '" << imported.layer
-                                      << "' must be a word, but is " << attr;
+    return imported.op()->emitError()
+           << "'kv_cache_dtype' of layer '" << imported.layer
+           << "' must be a word, but is " << attr;
   if (!layer.dtypeWord.empty() && layer.dtypeWord != word.getValue())
     return imported.op()->emitError()
-           << "'kv_cache_dtype' of layer '" << imported.layer << "' is " << attr << " here, but \""
-           << layer.dtypeWord << "\" at another op of the layer";
+           << "'kv_cache_dtype' of layer '" << imported.layer << "' is " << attr
+           << " here, but \"" << layer.dtypeWord
+           << "\" at another op of the layer";
   layer.dtypeWord = word.str();
   return success();
 }
@@ -431,10 +493,14 @@ static bool isSameValue(Value a, Value b, unsigned depth = 0) {
     return true;
   Operation *defA = a.getDefiningOp(), *defB = b.getDefiningOp();
   if (depth == 8 || !defA || !defB || defA->getNumRegions() || !isPure(defA) ||
-      cast<OpResult>(a).getResultNumber() != cast<OpResult>(b).getResultNumber())
+      cast<OpResult>(a).getResultNumber() !=
+          cast<OpResult>(b).getResultNumber())
     return false;
   return OperationEquivalence::isEquivalentTo(
-      defA, defB, [&](Value lhs, Value rhs) { return success(isSameValue(lhs, rhs, depth + 1)); },
+      defA, defB,
+      [&](Value lhs, Value rhs) {
+        return success(isSameValue(lhs, rhs, depth + 1));
+      },
       nullptr, OperationEquivalence::IgnoreLocations);
 }
 
@@ -443,17 +509,20 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
     if (!update->op()->getNumResults())
       continue;
     for (OpOperand &use : update->op()->getResult(0).getUses()) {
-      auto *attention = llvm::find_if(layer.attentions, [&](ImportedCall *candidate) {
-        return candidate->op() == use.getOwner() && candidate->order.operand == &use;
-      });
+      auto *attention =
+          llvm::find_if(layer.attentions, [&](ImportedCall *candidate) {
+            return candidate->op() == use.getOwner() &&
+                   candidate->order.operand == &use;
+          });
       if (attention != layer.attentions.end())
         continue;
-      InFlightDiagnostic diag = update->op()->emitError()
-                                << "the result of '" << update->spec->name << "' of layer '"
-                                << update->layer
-                                << "' carries no data and may only order attention ops of the same "
-                                   "layer, but '"
-                                << use.getOwner()->getName() << "' uses it";
+      InFlightDiagnostic diag =
+          update->op()->emitError()
+          << "the result of '" << update->spec->name << "' of layer '"
+          << update->layer
+          << "' carries no data and may only order attention ops of the same "
+             "layer, but '"
+          << use.getOwner()->getName() << "' uses it";
       diag.attachNote(use.getOwner()->getLoc()) << "it is used here";
       return diag;
     }
@@ -462,9 +531,11 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
   for (ImportedCall *attention : layer.attentions) {
     auto emitError = [&] {
       return attention->op()->emitError()
-             << "'" << attention->spec->name << "' of layer '" << attention->layer << "' ";
+             << "'" << attention->spec->name << "' of layer '"
+             << attention->layer << "' ";
     };
-    Operation *function = attention->op()->getParentOfType<FunctionOpInterface>();
+    Operation *function =
+        attention->op()->getParentOfType<FunctionOpInterface>();
     ImportedCall *writer = nullptr, *later = nullptr;
     for (ImportedCall *update : layer.updates) {
       if (update->op()->getParentOfType<FunctionOpInterface>() != function)
@@ -476,32 +547,37 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
     }
     if (attention->order) {
       Operation *source = Value(attention->order).getDefiningOp();
-      auto isSource = [&](ImportedCall *update) { return update->op() == source; };
+      auto isSource = [&](ImportedCall *update) {
+        return update->op() == source;
+      };
       if (llvm::none_of(layer.updates, isSource)) {
-        InFlightDiagnostic diag = emitError()
-                                  << "must be ordered after the cache update of its own layer, but "
-                                     "its \"kv_cache_dummy_dep\" is ";
+        InFlightDiagnostic diag =
+            emitError()
+            << "must be ordered after the cache update of its own layer, but "
+               "its \"kv_cache_dummy_dep\" is ";
         if (!source)
           return diag << "an argument of a block";
         diag << "the result of a '" << source->getName() << "'";
-        auto other =
-            llvm::find_if(calls, [&](const ImportedCall &call) { return call.op() == source; });
+        auto other = llvm::find_if(calls, [&](const ImportedCall &call) {
+          return call.op() == source;
+        });
         if (other != calls.end())
           diag << " of layer '" << other->layer << "'";
         diag.attachNote(source->getLoc()) << "it comes from here";
         return diag;
       }
       if (writer && writer->op() != source) {
-        InFlightDiagnostic diag = emitError()
-                                  << "is ordered after one cache update, but another one "
-                                     "of the layer stands between";
+        InFlightDiagnostic diag =
+            emitError() << "is ordered after one cache update, but another one "
+                           "of the layer stands between";
         diag.attachNote(writer->loc()) << "the other one is here";
         return diag;
       }
     }
     if (!writer && later) {
-      InFlightDiagnostic diag = emitError()
-                                << "must come after the cache update of its layer on every path";
+      InFlightDiagnostic diag =
+          emitError()
+          << "must come after the cache update of its layer on every path";
       diag.attachNote(later->loc()) << "the update is here";
       return diag;
     }
@@ -509,20 +585,24 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
       if (!layer.updates.empty() || layer.cache)
         continue;
       return emitError()
-             << "reads a cache that nothing writes: no cache update has this layer name. A layer "
-                "that shares the cache of another one must name that layer; a graph that writes "
+             << "reads a cache that nothing writes: no cache update has this "
+                "layer name. A layer "
+                "that shares the cache of another one must name that layer; a "
+                "graph that writes "
                 "caches by other ops ('_C_cache_ops') must be exported with "
                 "'vllm.unified_kv_cache_update'";
     }
     for (auto [name, read, written] :
-         {std::tuple<StringRef, Value, Value>{"key", attention->key, writer->key},
+         {std::tuple<StringRef, Value, Value>{"key", attention->key,
+                                              writer->key},
           {"value", attention->value, writer->value}}) {
       if (!read || isSameValue(read, written))
         continue;
-      InFlightDiagnostic diag = emitError()
-                                << "reads its cache, but its " << name
-                                << " is not the one that was written; give both ops the same value "
-                                   "(canonicalize and cse may do)";
+      InFlightDiagnostic diag =
+          emitError()
+          << "reads its cache, but its " << name
+          << " is not the one that was written; give both ops the same value "
+             "(canonicalize and cse may do)";
       diag.attachNote(writer->loc()) << "the update is here";
       return diag;
     }
@@ -585,7 +665,8 @@ static std::string makeSymbolName(StringRef name, llvm::StringSet<> &taken) {
     base.insert(0, "_");
   std::string unique = base;
   for (unsigned i = 0;
-       taken.contains(unique) || taken.contains(unique + ".k") || taken.contains(unique + ".v");
+       taken.contains(unique) || taken.contains(unique + ".k") ||
+       taken.contains(unique + ".v");
        ++i)
     unique = base + "_" + std::to_string(i);
   taken.insert(unique);
@@ -598,7 +679,8 @@ LogicalResult ImportPass::declareCaches() {
   CacheGroupOp group;
   Operation *lastDeclaration = nullptr;
   for (Operation &op : *module.getBody()) {
-    if (auto name = op.getAttrOfType<StringAttr>(SymbolTable::getSymbolAttrName()))
+    if (auto name =
+            op.getAttrOfType<StringAttr>(SymbolTable::getSymbolAttrName()))
       taken.insert(name.getValue());
     if (isa<CacheGroupOp, ScaleBufferOp, CacheOp>(op))
       lastDeclaration = &op;
@@ -613,7 +695,8 @@ LogicalResult ImportPass::declareCaches() {
 
   llvm::DenseMap<int64_t, unsigned> indexCount;
   for (auto &[name, layer] : layers)
-    ++indexCount[::kvcache::layerIndex(std::string_view(name.data(), name.size()))];
+    ++indexCount[::kvcache::layerIndex(
+        std::string_view(name.data(), name.size()))];
 
   for (auto &[name, layer] : layers) {
     if (layer.cache || (layer.updates.empty() && layer.attentions.empty()))
@@ -623,27 +706,35 @@ LogicalResult ImportPass::declareCaches() {
         return value ? builder.getI64IntegerAttr(value) : IntegerAttr();
       };
       group = CacheGroupOp::create(
-          builder, module.getLoc(), builder.getStringAttr(makeSymbolName("full", taken)),
-          builder.getI64IntegerAttr(pageSize), capacity(maxTokens), capacity(maxSequences),
-          capacity(maxPagesPerSequence), capacity(numPages));
+          builder, module.getLoc(),
+          builder.getStringAttr(makeSymbolName("full", taken)),
+          builder.getI64IntegerAttr(pageSize), capacity(maxTokens),
+          capacity(maxSequences), capacity(maxPagesPerSequence),
+          capacity(numPages));
     }
-    int64_t index = ::kvcache::layerIndex(std::string_view(name.data(), name.size()));
+    int64_t index =
+        ::kvcache::layerIndex(std::string_view(name.data(), name.size()));
     bool hasOwnIndex = index >= 0 && indexCount[index] == 1;
-    std::string symbol =
-        makeSymbolName(hasOwnIndex ? "layer" + std::to_string(index) : name.str(), taken);
-    Location loc = (layer.updates.empty() ? layer.attentions : layer.updates).front()->loc();
+    std::string symbol = makeSymbolName(
+        hasOwnIndex ? "layer" + std::to_string(index) : name.str(), taken);
+    Location loc = (layer.updates.empty() ? layer.attentions : layer.updates)
+                       .front()
+                       ->loc();
     for (StringRef role : {".k", ".v"}) {
       taken.insert(symbol + role.str());
       ScaleBufferOp::create(builder, loc, builder.getStringAttr(symbol + role),
                             ScaleAttr::get(&getContext()));
     }
     layer.cache = CacheOp::create(
-        builder, loc, builder.getStringAttr(symbol), builder.getStringAttr(name),
-        FlatSymbolRefAttr::get(group.getSymNameAttr()), TypeAttr::get(layer.type),
+        builder, loc, builder.getStringAttr(symbol),
+        builder.getStringAttr(name),
+        FlatSymbolRefAttr::get(group.getSymNameAttr()),
+        TypeAttr::get(layer.type),
         FlatSymbolRefAttr::get(builder.getStringAttr(symbol + ".k")),
         FlatSymbolRefAttr::get(builder.getStringAttr(symbol + ".v")),
         LayoutAttr::get(&getContext(), *layout),
-        layer.dtypeWord.empty() ? StringAttr() : builder.getStringAttr(layer.dtypeWord));
+        layer.dtypeWord.empty() ? StringAttr()
+                                : builder.getStringAttr(layer.dtypeWord));
     ++numCaches;
   }
   return success();
@@ -651,14 +742,16 @@ LogicalResult ImportPass::declareCaches() {
 
 /// What the importer has understood. Other attributes of the op stay on it.
 static bool isConsumedAttr(StringRef name) {
-  return llvm::is_contained({"layer_name", "operand_names", "mutated", "kv_cache_dtype",
-                             "softmax_scale", "soft_cap", "sliding_window", "callee"},
+  return llvm::is_contained({"layer_name", "operand_names", "mutated",
+                             "kv_cache_dtype", "softmax_scale", "soft_cap",
+                             "sliding_window", "callee"},
                             name);
 }
 
 static void keepOtherAttrs(const ForeignCall &call, Operation *imported) {
   for (ArrayRef<NamedAttribute> attrs :
-       {call.getAttrs(), ArrayRef<NamedAttribute>(call.getOperation()->getAttrs())})
+       {call.getAttrs(),
+        ArrayRef<NamedAttribute>(call.getOperation()->getAttrs())})
     for (NamedAttribute attr : attrs)
       if (!isConsumedAttr(attr.getName()) && !imported->hasAttr(attr.getName()))
         imported->setAttr(attr.getName(), attr.getValue());
@@ -685,31 +778,37 @@ void ImportPass::rewrite() {
     Layer &layer = layers[imported.layer];
     Operation *op = imported.op();
     if (!layer.cache) {
-      op->emitRemark() << "'" << imported.spec->name << "' is left as it is: layer '"
-                       << imported.layer << "' has neither a cache update nor an attention";
+      op->emitRemark() << "'" << imported.spec->name
+                       << "' is left as it is: layer '" << imported.layer
+                       << "' has neither a cache update nor an attention";
       continue;
     }
     builder.setInsertionPoint(op);
     Operation *created = nullptr;
     switch (imported.spec->kind) {
     case ForeignOpKind::CacheUpdate:
-      created = WriteOp::create(builder, op->getLoc(), imported.key, imported.value,
-                                getHandle(layer.cache, op));
+      created = WriteOp::create(builder, op->getLoc(), imported.key,
+                                imported.value, getHandle(layer.cache, op));
       ++numWrites;
       break;
     case ForeignOpKind::Attention: {
       FloatAttr numbers[2];
-      for (auto [slot, name] : {std::pair<int, StringRef>{0, "softmax_scale"}, {1, "soft_cap"}})
-        if (auto attr = dyn_cast_or_null<FloatAttr>(imported.call.getAttr(name)))
+      for (auto [slot, name] :
+           {std::pair<int, StringRef>{0, "softmax_scale"}, {1, "soft_cap"}})
+        if (auto attr =
+                dyn_cast_or_null<FloatAttr>(imported.call.getAttr(name)))
           numbers[slot] = builder.getF64FloatAttr(attr.getValueAsDouble());
       IntegerAttr window;
-      if (auto attr = dyn_cast_or_null<IntegerAttr>(imported.call.getAttr("sliding_window")))
+      if (auto attr = dyn_cast_or_null<IntegerAttr>(
+              imported.call.getAttr("sliding_window")))
         if (attr.getValue().isStrictlyPositive())
-          window = builder.getI64IntegerAttr(attr.getValue().getSExtValue() - 1);
+          window =
+              builder.getI64IntegerAttr(attr.getValue().getSExtValue() - 1);
       SmallVector<Type> resultTypes(op->getResultTypes());
-      auto attention = PagedAttentionOp::create(builder, op->getLoc(), resultTypes, imported.query,
-                                                getHandle(layer.cache, op), imported.output,
-                                                Value(), numbers[0], numbers[1], window);
+      auto attention = PagedAttentionOp::create(
+          builder, op->getLoc(), resultTypes, imported.query,
+          getHandle(layer.cache, op), imported.output, Value(), numbers[0],
+          numbers[1], window);
       op->replaceAllUsesWith(attention.getResults());
       created = attention;
       ++numAttentions;
@@ -717,10 +816,12 @@ void ImportPass::rewrite() {
     }
     case ForeignOpKind::CalculateScales:
       // A handle of its own: nothing of it is left when the op is dropped.
-      created = CalculateScalesOp::create(builder, op->getLoc(), imported.query, imported.key,
-                                          imported.value, makeHandle(layer.cache, op->getLoc()));
+      created = CalculateScalesOp::create(
+          builder, op->getLoc(), imported.query, imported.key, imported.value,
+          makeHandle(layer.cache, op->getLoc()));
       for (OpResult result : op->getResults())
-        result.replaceAllUsesWith(imported.call.getMutatedOperand(result.getResultNumber()));
+        result.replaceAllUsesWith(
+            imported.call.getMutatedOperand(result.getResultNumber()));
       ++numCalculations;
       break;
     }
@@ -749,15 +850,17 @@ void ImportPass::runOnOperation() {
   if (failed(checkOptions()) || failed(collect()) || failed(checkAll()))
     return signalPassFailure();
 
-  bool hasAttention =
-      llvm::any_of(layers, [](auto &entry) { return !entry.second.attentions.empty(); });
+  bool hasAttention = llvm::any_of(
+      layers, [](auto &entry) { return !entry.second.attentions.empty(); });
   if (!hasAttention)
-    hasAttention = getOperation()
-                       ->walk([](PagedAttentionOp) { return WalkResult::interrupt(); })
-                       .wasInterrupted();
+    hasAttention =
+        getOperation()
+            ->walk([](PagedAttentionOp) { return WalkResult::interrupt(); })
+            .wasInterrupted();
   if (!hasAttention) {
-    std::string message = "the graph has no attention over a KV cache; expected one of the ops " +
-                          listSupported() + ", or calls of declarations with such a 'torch.op'";
+    std::string message =
+        "the graph has no attention over a KV cache; expected one of the ops " +
+        listSupported() + ", or calls of declarations with such a 'torch.op'";
     if (requireAttention) {
       emitError(getOperation().getLoc(), message);
       return signalPassFailure();

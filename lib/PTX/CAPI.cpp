@@ -28,14 +28,20 @@ size_t copyOut(const std::string &from, char *text, size_t size) {
 }
 
 std::string quoted(const std::string &s) {
+  static const char digits[] = "0123456789abcdef";
   std::string r = "\"";
   for (char c : s) {
-    if (c == '"' || c == '\\')
+    unsigned char u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
       r += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20)
       r += c;
-    else
-      r += ' ';
+    } else if (u < 0x20) {
+      r += "\\u00";
+      r += digits[u >> 4];
+      r += digits[u & 15];
+    } else {
+      r += c;
+    }
   }
   return r + "\"";
 }

@@ -640,6 +640,13 @@ bool kvcache::ptx::lowerInteger(Builder &b, const Statement &s, Instr &i) {
     return choose(i, fn, InstrClass::Int,
                   window ? TaintRule::CarryUp : TaintRule::Structural);
   }
+  if (op == "createpolicy") { // a cache hint; nothing here has a cache
+    i.d[0] = b.destination(s.operands[0], 2);
+    i.s[0] = b.constant(0, 2);
+    i.nd = i.ns = 1;
+    return choose(i, unary<Move<u64>, u64, u64>, InstrClass::Other,
+                  TaintRule::Structural);
+  }
   if (t.kind != 'u' && t.kind != 's' && t.kind != 'b')
     return false;
   if (lowerLogic(b, s, i))

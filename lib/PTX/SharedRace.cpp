@@ -118,6 +118,13 @@ void Cta::updateLanes(const u64 *a, u32 mask, u32 n, F update) {
   for (u32 m = mask; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     u32 addr = u32(a[l]);
+    if (n == 16 && !(addr & 15)) { // most of the traffic
+      RaceCell &whole = cells[(addr - sharedStart) >> 4];
+      if (!whole.split) {
+        whole = update(whole, l, addr);
+        continue;
+      }
+    }
     updateCells(addr - sharedStart, n,
                 [&](const RaceCell &x) { return update(x, l, addr); });
   }

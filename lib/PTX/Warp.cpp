@@ -55,9 +55,10 @@ void Warp::report(FindingKind kind, const Instr &i, int lane,
 void Warp::setup(Cta &owner, u32 warp, u32 threads) {
   const Kernel &k = *owner.kernel;
   if (kernel != &k) { // the worker's first block: memory and constants
+    // 64 bytes for alignment, and 256 are read and written at the last slot.
     kernel = &k;
-    registerMemory.assign(size_t(k.totalUnits) * 128 + 128, 0);
-    shadowMemory.assign(size_t(k.totalUnits) * 128 + 128, 0);
+    registerMemory.assign(size_t(k.totalUnits) * 128 + 320, 0);
+    shadowMemory.assign(size_t(k.totalUnits) * 128 + 320, 0);
     flagMemory.assign(k.totalUnits + 1, 0);
     predicateMemory.assign(k.numPredicates + 1, 0);
     predicateTaintMemory.assign(k.numPredicates + 1, 0);

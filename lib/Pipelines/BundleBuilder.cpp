@@ -1,4 +1,5 @@
-//===- BundleBuilder.cpp - From programs to a bundle ------------------------===//
+//===- BundleBuilder.cpp - From programs to a bundle
+//------------------------===//
 
 #include "kvcache/Pipelines/BundleBuilder.h"
 #include "Ptxas.h"
@@ -45,7 +46,8 @@ bundle::Scale makeScale(ScaleBufferOp buffer) {
 
 class BundleBuilder {
 public:
-  BundleBuilder(ModuleOp module, const CompileOptions &options, const BundleOptions &bundleOptions)
+  BundleBuilder(ModuleOp module, const CompileOptions &options,
+                const BundleOptions &bundleOptions)
       : module(module), options(options), bundleOptions(bundleOptions) {}
 
   FailureOr<bundle::Bundle> build();
@@ -89,17 +91,19 @@ void BundleBuilder::addOptions() {
 LogicalResult BundleBuilder::addCapacities() {
   for (auto group : module.getOps<CacheGroupOp>()) {
     for (auto [name, value] :
-         {std::pair<StringRef, std::optional<uint64_t>>{"max-tokens", group.getMaxTokens()},
+         {std::pair<StringRef, std::optional<uint64_t>>{"max-tokens",
+                                                        group.getMaxTokens()},
           {"max-sequences", group.getMaxSequences()},
           {"max-pages-per-sequence", group.getMaxPagesPerSequence()},
           {"num-pages", group.getNumPages()}})
       if (!value)
-        return group.emitError() << "a bundle needs the capacity '" << name << "'; give it as "
-                                 << name << "=N";
-    manifest().capacities = {static_cast<int64_t>(*group.getMaxTokens()),
-                             static_cast<int64_t>(*group.getMaxSequences()),
-                             static_cast<int64_t>(*group.getMaxPagesPerSequence()),
-                             static_cast<int64_t>(*group.getNumPages())};
+        return group.emitError() << "a bundle needs the capacity '" << name
+                                 << "'; give it as " << name << "=N";
+    manifest().capacities = {
+        static_cast<int64_t>(*group.getMaxTokens()),
+        static_cast<int64_t>(*group.getMaxSequences()),
+        static_cast<int64_t>(*group.getMaxPagesPerSequence()),
+        static_cast<int64_t>(*group.getNumPages())};
   }
   return success();
 }
@@ -109,13 +113,15 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   auto view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
   CacheType type = cache.getCacheType();
   std::string id = cache.getSymName().str();
-  auto found = llvm::find_if(manifest().layers,
-                             [&](const bundle::Layer &layer) { return layer.id == id; });
+  auto found =
+      llvm::find_if(manifest().layers,
+                    [&](const bundle::Layer &layer) { return layer.id == id; });
   if (found == manifest().layers.end()) {
     bundle::Layer layer;
     layer.id = layer.cache = id;
     layer.name = cache.getLayer().str();
-    FailureOr<bundle::ElementType> element = elementType(cache, type.getElementType());
+    FailureOr<bundle::ElementType> element =
+        elementType(cache, type.getElementType());
     if (failed(element))
       return failure();
     layer.elementType = *element;
@@ -130,7 +136,8 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   }
   bundle::Layer &layer = *found;
   auto name = [&](Value value) {
-    return program.getBufferName(cast<BlockArgument>(value).getArgNumber()).str();
+    return program.getBufferName(cast<BlockArgument>(value).getArgNumber())
+        .str();
   };
   layer.buffers.kCache = name(view.getKPages());
   layer.buffers.vCache = name(view.getVPages());
@@ -145,12 +152,14 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     if (!attention.getSoftmaxScale())
       return attention.emitError()
              << "the softmax scale of layer \"" << layer.name
-             << "\" is not known; give a checkpoint with a config.json, or softmax-scale=F";
+             << "\" is not known; give a checkpoint with a config.json, or "
+                "softmax-scale=F";
     layer.queryHeads = attention.getNumQueryHeads();
-    layer.softmaxScale =
-        bundle::ScalarF32::of(static_cast<float>(attention.getSoftmaxScale()->convertToDouble()));
+    layer.softmaxScale = bundle::ScalarF32::of(
+        static_cast<float>(attention.getSoftmaxScale()->convertToDouble()));
     auto from = attention->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
-    layer.softmaxScaleFrom = from ? from.getValue().str() : "graph attribute softmax_scale";
+    layer.softmaxScaleFrom =
+        from ? from.getValue().str() : "graph attribute softmax_scale";
     layer.buffers.query = name(attention.getQuery());
     layer.buffers.output = name(attention.getOut());
     if (attention.getLse())
@@ -169,7 +178,8 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   bundle::Buffer buffer;
   buffer.name = name;
   buffer.role = *bundle::parseBufferRole(stringifyBufferRole(role).str());
-  FailureOr<bundle::ElementType> element = elementType(program, type.getElementType());
+  FailureOr<bundle::ElementType> element =
+      elementType(program, type.getElementType());
   if (failed(element))
     return failure();
   buffer.elementType = *element;
@@ -179,8 +189,8 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
       continue;
     }
     if (role != BufferRole::Activation || dim != 0)
-      return program.emitError() << "dimension " << dim << " of buffer '" << name
-                                 << "' is not bounded by a capacity";
+      return program.emitError() << "dimension " << dim << " of buffer '"
+                                 << name << "' is not bounded by a capacity";
     buffer.shape.push_back(manifest().capacities.maxTokens);
     buffer.dynamicDims.push_back(0);
   }
@@ -205,14 +215,15 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
                       ? bundle::BufferAccess::ReadWrite
                   : written ? bundle::BufferAccess::Write
                             : bundle::BufferAccess::Read;
-  buffer.owner =
-      role == BufferRole::Workspace ? bundle::BufferOwner::Runtime : bundle::BufferOwner::Caller;
+  buffer.owner = role == BufferRole::Workspace ? bundle::BufferOwner::Runtime
+                                               : bundle::BufferOwner::Caller;
   buffer.stableAddress = true;
 
   // The V half of a packed page starts inside the K|V buffer.
   std::optional<uint64_t> span = bundle::spanBytes(buffer);
   if (!span)
-    return program.emitError() << "buffer '" << name << "' is larger than 2^63 bytes";
+    return program.emitError()
+           << "buffer '" << name << "' is larger than 2^63 bytes";
   buffer.bytes = *span;
   if (role == BufferRole::Cache) {
     for (Operation *user : argument.getUsers()) {
@@ -226,7 +237,8 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
         bundle::Buffer memory = buffer;
         memory.name = whole;
         memory.elementType = buffer.elementType;
-        memory.shape = {buffer.shape[0], 2, buffer.shape[1], buffer.shape[2], buffer.shape[3]};
+        memory.shape = {buffer.shape[0], 2, buffer.shape[1], buffer.shape[2],
+                        buffer.shape[3]};
         memory.strides = bundle::contiguousStrides(memory.shape);
         memory.dynamicDims.clear();
         memory.bytes = *bundle::spanBytes(memory);
@@ -234,7 +246,8 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
       }
       bool isValue = view.getVPages() == argument;
       buffer.offsetIn = bundle::BufferView{
-          whole, isValue ? static_cast<uint64_t>(cache.getValueOffset()) * bytes : 0};
+          whole,
+          isValue ? static_cast<uint64_t>(cache.getValueOffset()) * bytes : 0};
       break;
     }
   }
@@ -244,13 +257,17 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
 
 /// A function that only hands its arguments to the program needs no host code.
 static bool hasForeignOps(func::FuncOp function) {
-  return function.walk([&](Operation *op) {
-    return isa<func::FuncOp, func::CallOp, func::ReturnOp>(op) ? WalkResult::advance()
-                                                               : WalkResult::interrupt();
-  }).wasInterrupted();
+  return function
+      .walk([&](Operation *op) {
+        return isa<func::FuncOp, func::CallOp, func::ReturnOp>(op)
+                   ? WalkResult::advance()
+                   : WalkResult::interrupt();
+      })
+      .wasInterrupted();
 }
 
-LogicalResult BundleBuilder::addHost(ProgramOp program, bundle::Program &entry) {
+LogicalResult BundleBuilder::addHost(ProgramOp program,
+                                     bundle::Program &entry) {
   auto function = module.lookupSymbol<func::FuncOp>(programName(program));
   if (!function || !hasForeignOps(function))
     return success();
@@ -271,21 +288,25 @@ LogicalResult BundleBuilder::addHost(ProgramOp program, bundle::Program &entry) 
   stream << "\n";
 
   bundle::HostCode code;
-  code.file.file = manifest().programs.empty() ? "host.mlir"
-                                               : "host." + programName(program).str() + ".mlir";
+  code.file.file = manifest().programs.empty()
+                       ? "host.mlir"
+                       : "host." + programName(program).str() + ".mlir";
   code.function = programName(program).str();
   llvm::StringSet<> names;
   auto value = [&](StringRef name, Type type) -> FailureOr<bundle::HostValue> {
     auto shaped = dyn_cast<ShapedType>(type);
     if (!shaped || !shaped.hasRank())
-      return function.emitError() << "'" << name << "' of the function @" << function.getSymName()
-                                  << " is " << type << "; expected a ranked tensor or memref";
-    FailureOr<bundle::ElementType> element = elementType(function, shaped.getElementType());
+      return function.emitError()
+             << "'" << name << "' of the function @" << function.getSymName()
+             << " is " << type << "; expected a ranked tensor or memref";
+    FailureOr<bundle::ElementType> element =
+        elementType(function, shaped.getElementType());
     if (failed(element))
       return failure();
     if (!names.insert(name).second)
-      return function.emitError() << "two arguments or results of @" << function.getSymName()
-                                  << " have the name '" << name << "'";
+      return function.emitError()
+             << "two arguments or results of @" << function.getSymName()
+             << " have the name '" << name << "'";
     bundle::HostValue result;
     result.name = name.str();
     result.elementType = *element;
@@ -300,13 +321,15 @@ LogicalResult BundleBuilder::addHost(ProgramOp program, bundle::Program &entry) 
       name = attr.getValue().str();
     else if (given != bundleOptions.argumentNames.end())
       name = given->second;
-    FailureOr<bundle::HostValue> argument = value(name, function.getArgumentTypes()[i]);
+    FailureOr<bundle::HostValue> argument =
+        value(name, function.getArgumentTypes()[i]);
     if (failed(argument))
       return failure();
     code.arguments.push_back(std::move(*argument));
   }
   for (auto [i, type] : llvm::enumerate(function.getResultTypes())) {
-    FailureOr<bundle::HostValue> argument = value("result" + std::to_string(i), type);
+    FailureOr<bundle::HostValue> argument =
+        value("result" + std::to_string(i), type);
     if (failed(argument))
       return failure();
     code.results.push_back(std::move(*argument));
@@ -335,12 +358,14 @@ LogicalResult BundleBuilder::addProgram(ProgramOp program) {
           return failure();
       for (Value operand : op.getOperands())
         if (auto argument = dyn_cast<BlockArgument>(operand))
-          if (program.getBufferRole(argument.getArgNumber()) == BufferRole::Activation)
+          if (program.getBufferRole(argument.getArgNumber()) ==
+              BufferRole::Activation)
             activations.insert(operand);
     }
     for (Value activation : activations)
       part.arguments.push_back(
-          program.getBufferName(cast<BlockArgument>(activation).getArgNumber()).str());
+          program.getBufferName(cast<BlockArgument>(activation).getArgNumber())
+              .str());
     entry.segments.push_back(std::move(part));
   }
   if (failed(addHost(program, entry)))
@@ -349,7 +374,8 @@ LogicalResult BundleBuilder::addProgram(ProgramOp program) {
   return success();
 }
 
-LogicalResult BundleBuilder::addLaunches(ModuleOp selected, bundle::Target &target) {
+LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
+                                         bundle::Target &target) {
   llvm::StringSet<> kernels;
   for (auto program : selected.getOps<ProgramOp>()) {
     for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i)
@@ -362,20 +388,23 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected, bundle::Target &targ
         launch.program = programName(program).str();
         launch.segment = segment.getSymName().str();
         launch.kernel = op.getKernel().str();
-        launch.op = op.getFunction() == "kvcache_write" ? bundle::LaunchOp::Write
-                                                        : bundle::LaunchOp::PagedAttention;
+        launch.op = op.getFunction() == "kvcache_write"
+                        ? bundle::LaunchOp::Write
+                        : bundle::LaunchOp::PagedAttention;
         launch.layer = op.getLayer() ? op.getLayer()->str() : "";
         llvm::copy(op.getGrid(), launch.grid.begin());
         llvm::copy(op.getBlock(), launch.block.begin());
         launch.sharedBytes = op.getSharedBytes();
         for (Value buffer : op.getBuffers())
           launch.arguments.push_back(bundle::Argument::ofBuffer(
-              program.getBufferName(cast<BlockArgument>(buffer).getArgNumber()).str()));
+              program.getBufferName(cast<BlockArgument>(buffer).getArgNumber())
+                  .str()));
         for (auto [constant, origin] :
-             llvm::zip(op.getConstants(), op.getOrigins().getAsValueRange<StringAttr>())) {
+             llvm::zip(op.getConstants(),
+                       op.getOrigins().getAsValueRange<StringAttr>())) {
           if (auto number = dyn_cast<FloatAttr>(constant))
-            launch.arguments.push_back(
-                bundle::Argument::ofF32(number.getValue().convertToFloat(), origin.str()));
+            launch.arguments.push_back(bundle::Argument::ofF32(
+                number.getValue().convertToFloat(), origin.str()));
           else if (cast<IntegerAttr>(constant).getType().isInteger(32))
             launch.arguments.push_back(
                 bundle::Argument::ofI32(cast<IntegerAttr>(constant).getInt()));
@@ -387,7 +416,8 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected, bundle::Target &targ
           bundle::Kernel kernel;
           kernel.name = launch.kernel;
           for (auto [name, constant] :
-               llvm::zip(function->structure, op.getStructure().getAsRange<IntegerAttr>()))
+               llvm::zip(function->structure,
+                         op.getStructure().getAsRange<IntegerAttr>()))
             kernel.structure[name.str()] = constant.getInt();
           target.kernels.push_back(std::move(kernel));
         }
@@ -458,12 +488,13 @@ FailureOr<bundle::Bundle> BundleBuilder::build() {
   if (bundle::Error error = bundle::updateDigests(result))
     return module.emitError() << error.message();
   if (bundle::Error error = bundle::validateManifest(manifest()))
-    return module.emitError() << "the manifest that was built is not valid: " << error.message();
+    return module.emitError()
+           << "the manifest that was built is not valid: " << error.message();
   return std::move(result);
 }
 
-FailureOr<bundle::Bundle> mlir::kvcache::buildBundle(ModuleOp module,
-                                                     const CompileOptions &options,
-                                                     const BundleOptions &bundleOptions) {
+FailureOr<bundle::Bundle>
+mlir::kvcache::buildBundle(ModuleOp module, const CompileOptions &options,
+                           const BundleOptions &bundleOptions) {
   return BundleBuilder(module, options, bundleOptions).build();
 }

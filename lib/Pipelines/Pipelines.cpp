@@ -1,4 +1,5 @@
-//===- Pipelines.cpp - From a graph to kernels ------------------------------===//
+//===- Pipelines.cpp - From a graph to kernels
+//------------------------------===//
 
 #include "kvcache/Pipelines/Pipelines.h"
 #include "kvcache/Conversion/Passes.h"
@@ -18,7 +19,8 @@ using namespace mlir::kvcache;
 // Import, and scales to constants
 //===----------------------------------------------------------------------===//
 
-void mlir::kvcache::buildScalePipeline(OpPassManager &pm, const CompileOptions &options) {
+void mlir::kvcache::buildScalePipeline(OpPassManager &pm,
+                                       const CompileOptions &options) {
   ImportOptions import;
   import.requireAttention = options.requireAttention;
   import.pageSize = options.pageSize;
@@ -61,7 +63,8 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm, const CompileOptions &
 // Programs
 //===----------------------------------------------------------------------===//
 
-void mlir::kvcache::buildProgramPipeline(OpPassManager &pm, const CompileOptions &options) {
+void mlir::kvcache::buildProgramPipeline(OpPassManager &pm,
+                                         const CompileOptions &options) {
   // Graphs that differ only in what the scale pipeline removed become the same
   // graph, so they give the same bundle.
   pm.addPass(createCanonicalizerPass());
@@ -79,7 +82,8 @@ void mlir::kvcache::buildProgramPipeline(OpPassManager &pm, const CompileOptions
 // Kernels
 //===----------------------------------------------------------------------===//
 
-void mlir::kvcache::buildSelectionPipeline(OpPassManager &pm, const CompileOptions &options) {
+void mlir::kvcache::buildSelectionPipeline(OpPassManager &pm,
+                                           const CompileOptions &options) {
   SelectKernelsOptions select;
   select.target = options.target;
   pm.addPass(createSelectKernels(select));
@@ -89,11 +93,13 @@ void mlir::kvcache::buildSelectionPipeline(OpPassManager &pm, const CompileOptio
   pm.addPass(createVerifyCapturable(capture));
 }
 
-void mlir::kvcache::buildCodePipeline(OpPassManager &pm, const CompileOptions &options) {
+void mlir::kvcache::buildCodePipeline(OpPassManager &pm,
+                                      const CompileOptions &options) {
   ConvertKVCacheToNVVMOptions nvvm;
   nvvm.target = options.target;
-  nvvm.kernelLibrary =
-      options.kernelLibrary.empty() ? findKernelLibrary() : std::string(options.kernelLibrary);
+  nvvm.kernelLibrary = options.kernelLibrary.empty()
+                           ? findKernelLibrary()
+                           : std::string(options.kernelLibrary);
   pm.addPass(createConvertKVCacheToNVVM(nvvm));
 
   GpuModuleToBinaryPassOptions binary;
@@ -105,7 +111,8 @@ void mlir::kvcache::buildCodePipeline(OpPassManager &pm, const CompileOptions &o
 // Reference
 //===----------------------------------------------------------------------===//
 
-void mlir::kvcache::buildReferencePipeline(OpPassManager &pm, const CompileOptions &options) {
+void mlir::kvcache::buildReferencePipeline(OpPassManager &pm,
+                                           const CompileOptions &options) {
   buildScalePipeline(pm, options);
   pm.addPass(createCachesToArguments());
   pm.addPass(createConvertKVCacheToReference());
@@ -126,26 +133,29 @@ void mlir::kvcache::registerPipelines() {
         buildCodePipeline(pm, options);
       });
   PassPipelineRegistration<CompileOptions>(
-      "kvcache-scale-pipeline", "Stage 1: import, and scales to constants", buildScalePipeline);
-  PassPipelineRegistration<CompileOptions>("kvcache-program-pipeline",
-                                           "Stage 2: programs, proven capturable",
-                                           buildProgramPipeline);
-  PassPipelineRegistration<CompileOptions>("kvcache-selection-pipeline",
-                                           "Stage 3: launches of selected kernels",
-                                           buildSelectionPipeline);
-  PassPipelineRegistration<CompileOptions>("kvcache-code-pipeline",
-                                           "Stage 4: kernels as a gpu.binary of PTX",
-                                           buildCodePipeline);
+      "kvcache-scale-pipeline", "Stage 1: import, and scales to constants",
+      buildScalePipeline);
+  PassPipelineRegistration<CompileOptions>(
+      "kvcache-program-pipeline", "Stage 2: programs, proven capturable",
+      buildProgramPipeline);
+  PassPipelineRegistration<CompileOptions>(
+      "kvcache-selection-pipeline", "Stage 3: launches of selected kernels",
+      buildSelectionPipeline);
+  PassPipelineRegistration<CompileOptions>(
+      "kvcache-code-pipeline", "Stage 4: kernels as a gpu.binary of PTX",
+      buildCodePipeline);
   PassPipelineRegistration<CompileOptions>(
       "kvcache-reference-pipeline",
-      "From a graph with a checkpoint to loops that define the ops, with caches as arguments",
+      "From a graph with a checkpoint to loops that define the ops, with "
+      "caches as arguments",
       buildReferencePipeline);
 }
 
 std::string mlir::kvcache::findKernelLibrary() {
   // The executable or the plugin that holds this code.
   Dl_info info;
-  if (!dladdr(reinterpret_cast<void *>(&findKernelLibrary), &info) || !info.dli_fname)
+  if (!dladdr(reinterpret_cast<void *>(&findKernelLibrary), &info) ||
+      !info.dli_fname)
     return "";
   SmallString<256> real;
   // An executable that was found through PATH has a name without a folder here.

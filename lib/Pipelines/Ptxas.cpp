@@ -1,4 +1,5 @@
-//===- Ptxas.cpp - Running ptxas --------------------------------------------===//
+//===- Ptxas.cpp - Running ptxas
+//--------------------------------------------===//
 
 #include "Ptxas.h"
 #include "llvm/ADT/SmallString.h"
@@ -29,7 +30,8 @@ static int64_t toInteger(StringRef digits) {
 static void parseReport(StringRef text, StringRef version,
                         StringMap<::kvcache::KernelReport> &reports) {
   Regex entry("Compiling entry function '([^']+)'");
-  Regex stack("([0-9]+) bytes stack frame, ([0-9]+) bytes spill stores, ([0-9]+) bytes spill loads");
+  Regex stack("([0-9]+) bytes stack frame, ([0-9]+) bytes spill stores, "
+              "([0-9]+) bytes spill loads");
   Regex used("Used ([0-9]+) registers");
   Regex shared("([0-9]+) bytes smem");
   ::kvcache::KernelReport *current = nullptr;
@@ -56,22 +58,28 @@ static void parseReport(StringRef text, StringRef version,
 }
 
 /// Runs `path` with `arguments`; returns what it printed.
-static llvm::Expected<std::string> run(StringRef path, ArrayRef<StringRef> arguments) {
+static llvm::Expected<std::string> run(StringRef path,
+                                       ArrayRef<StringRef> arguments) {
   SmallString<128> log;
-  if (std::error_code error = sys::fs::createTemporaryFile("kvcache-ptxas", "log", log))
+  if (std::error_code error =
+          sys::fs::createTemporaryFile("kvcache-ptxas", "log", log))
     return fail("cannot make a temporary file: " + error.message());
   FileRemover remover(log);
-  std::optional<StringRef> redirects[] = {std::nullopt, StringRef(log), StringRef(log)};
+  std::optional<StringRef> redirects[] = {std::nullopt, StringRef(log),
+                                          StringRef(log)};
   std::string message;
-  int status = sys::ExecuteAndWait(path, arguments, std::nullopt, redirects, 0, 0, &message);
+  int status = sys::ExecuteAndWait(path, arguments, std::nullopt, redirects, 0,
+                                   0, &message);
   auto buffer = MemoryBuffer::getFile(log);
   std::string text = buffer ? (*buffer)->getBuffer().str() : "";
   if (status)
-    return fail(Twine(path) + " failed" + (message.empty() ? "" : ": " + message) + "\n" + text);
+    return fail(Twine(path) + " failed" +
+                (message.empty() ? "" : ": " + message) + "\n" + text);
   return text;
 }
 
-llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip, StringRef ptx) {
+llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip,
+                                              StringRef ptx) {
   llvm::Expected<std::string> versionText = run(path, {path, "--version"});
   if (!versionText)
     return versionText.takeError();
@@ -82,19 +90,22 @@ llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip, St
 
   SmallString<128> input, output;
   int descriptor;
-  if (std::error_code error = sys::fs::createTemporaryFile("kvcache", "ptx", descriptor, input))
+  if (std::error_code error =
+          sys::fs::createTemporaryFile("kvcache", "ptx", descriptor, input))
     return fail("cannot make a temporary file: " + error.message());
   FileRemover removeInput(input);
   {
     raw_fd_ostream stream(descriptor, /*shouldClose=*/true);
     stream << ptx;
   }
-  if (std::error_code error = sys::fs::createTemporaryFile("kvcache", "cubin", output))
+  if (std::error_code error =
+          sys::fs::createTemporaryFile("kvcache", "cubin", output))
     return fail("cannot make a temporary file: " + error.message());
   FileRemover removeOutput(output);
 
   std::string arch = ("-arch=" + chip).str();
-  llvm::Expected<std::string> log = run(path, {path, "-O3", "-v", arch, input, "-o", output});
+  llvm::Expected<std::string> log =
+      run(path, {path, "-O3", "-v", arch, input, "-o", output});
   if (!log)
     return log.takeError();
   auto object = MemoryBuffer::getFile(output);

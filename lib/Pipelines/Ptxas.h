@@ -18,7 +18,8 @@ struct Cubin {
 
 /// Assembles `ptx` for `chip` with the ptxas at `path`. The error holds what
 /// ptxas printed.
-llvm::Expected<Cubin> runPtxas(llvm::StringRef path, llvm::StringRef chip, llvm::StringRef ptx);
+llvm::Expected<Cubin> runPtxas(llvm::StringRef path, llvm::StringRef chip,
+                               llvm::StringRef ptx);
 
 } // namespace mlir::kvcache
 

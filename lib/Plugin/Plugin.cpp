@@ -1,4 +1,5 @@
-//===- Plugin.cpp - kvcache in a stock mlir-opt -----------------------------===//
+//===- Plugin.cpp - kvcache in a stock mlir-opt
+//-----------------------------===//
 //
 //   mlir-opt --load-dialect-plugin=libKVCachePlugin.so \
 //            --load-pass-plugin=libKVCachePlugin.so --kvcache-import ...
@@ -11,11 +12,15 @@
 
 using namespace mlir;
 
-extern "C" LLVM_ATTRIBUTE_WEAK DialectPluginLibraryInfo mlirGetDialectPluginInfo() {
+extern "C" LLVM_ATTRIBUTE_WEAK DialectPluginLibraryInfo
+mlirGetDialectPluginInfo() {
   return {MLIR_PLUGIN_API_VERSION, "kvcache", KVCACHE_VERSION,
-          [](DialectRegistry *registry) { kvcache::registerKVCacheDialect(*registry); }};
+          [](DialectRegistry *registry) {
+            kvcache::registerKVCacheDialect(*registry);
+          }};
 }
 
 extern "C" LLVM_ATTRIBUTE_WEAK PassPluginLibraryInfo mlirGetPassPluginInfo() {
-  return {MLIR_PLUGIN_API_VERSION, "kvcache", KVCACHE_VERSION, kvcache::registerKVCachePasses};
+  return {MLIR_PLUGIN_API_VERSION, "kvcache", KVCACHE_VERSION,
+          kvcache::registerKVCachePasses};
 }

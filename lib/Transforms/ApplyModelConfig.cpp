@@ -1,4 +1,5 @@
-//===- ApplyModelConfig.cpp - What config.json says about attention ---------===//
+//===- ApplyModelConfig.cpp - What config.json says about attention
+//---------===//
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/ModelConfig.h"
@@ -32,32 +33,42 @@ private:
 
 static bool isSameRequest(const ::kvcache::AttentionRequest &a,
                           const ::kvcache::AttentionRequest &b) {
-  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.softmaxScale, a.softCap,
-                  a.windowLeft) == std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim,
-                                            b.softmaxScale, b.softCap, b.windowLeft);
+  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.softmaxScale,
+                  a.softCap, a.windowLeft) ==
+         std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim, b.softmaxScale,
+                  b.softCap, b.windowLeft);
 }
 
-LogicalResult ApplyModelConfigPass::checkResolved(PagedAttentionOp op, CacheOp cache,
-                                                  const ::kvcache::ResolvedAttention &resolved) {
+LogicalResult ApplyModelConfigPass::checkResolved(
+    PagedAttentionOp op, CacheOp cache,
+    const ::kvcache::ResolvedAttention &resolved) {
   if (resolved.sinks)
     return op.emitError() << "layer '" << resolved.layer
-                          << "' has attention sinks, which are not supported; supported is softmax "
+                          << "' has attention sinks, which are not supported; "
+                             "supported is softmax "
                              "attention with a scale, a soft cap and a window";
-  if (!resolved.sharesCacheWith.empty() && resolved.sharesCacheWith != cache.getLayer())
-    return op.emitError() << "by the model's config, layer '" << resolved.layer
-                          << "' reads the cache of layer '" << resolved.sharesCacheWith
-                          << "', but in the graph it has its own; the attention must name the "
-                             "cache of that layer, and nothing may write for this one";
+  if (!resolved.sharesCacheWith.empty() &&
+      resolved.sharesCacheWith != cache.getLayer())
+    return op.emitError()
+           << "by the model's config, layer '" << resolved.layer
+           << "' reads the cache of layer '" << resolved.sharesCacheWith
+           << "', but in the graph it has its own; the attention must name the "
+              "cache of that layer, and nothing may write for this one";
   // The op's constraint (C5), for values that come from outside.
-  auto isPositive = [](double value) { return std::isfinite(value) && value > 0; };
+  auto isPositive = [](double value) {
+    return std::isfinite(value) && value > 0;
+  };
   if (!isPositive(resolved.softmaxScale.value))
-    return op.emitError() << "layer '" << resolved.layer
-                          << "': the softmax scale must be positive and finite, but "
-                          << resolved.softmaxScale.from << " gives " << resolved.softmaxScale.value;
+    return op.emitError()
+           << "layer '" << resolved.layer
+           << "': the softmax scale must be positive and finite, but "
+           << resolved.softmaxScale.from << " gives "
+           << resolved.softmaxScale.value;
   if (resolved.softCap && !isPositive(resolved.softCap->value))
     return op.emitError() << "layer '" << resolved.layer
                           << "': the soft cap must be positive and finite, but "
-                          << resolved.softCap->from << " gives " << resolved.softCap->value;
+                          << resolved.softCap->from << " gives "
+                          << resolved.softCap->value;
   return success();
 }
 
@@ -68,7 +79,8 @@ void ApplyModelConfigPass::apply(PagedAttentionOp op,
   // A value that the graph has keeps the origin that an earlier run noted.
   FloatAttr old = op.getSoftmaxScaleAttr();
   if (!old || old.getValueAsDouble() != resolved.softmaxScale.value)
-    op->setAttr(kSoftmaxScaleFrom, builder.getStringAttr(resolved.softmaxScale.from));
+    op->setAttr(kSoftmaxScaleFrom,
+                builder.getStringAttr(resolved.softmaxScale.from));
   op.setSoftmaxScaleAttr(builder.getF64FloatAttr(resolved.softmaxScale.value));
   if (resolved.softCap)
     op.setSoftCapAttr(builder.getF64FloatAttr(resolved.softCap->value));
@@ -91,7 +103,8 @@ void ApplyModelConfigPass::runOnOperation() {
   WalkResult walked = module.walk([&](PagedAttentionOp op) {
     CacheOp cache = getCacheDeclaration(op.getCache());
     if (!cache) {
-      op.emitError() << "the cache of this attention is not known here, because its handle comes "
+      op.emitError() << "the cache of this attention is not known here, "
+                        "because its handle comes "
                         "from outside; use kvcache.get_cache beside it";
       return WalkResult::interrupt();
     }
@@ -108,8 +121,9 @@ void ApplyModelConfigPass::runOnOperation() {
       request.windowLeft = attr.getInt();
     // Several programs of one model have the same layers; each is asked once.
     SmallVector<size_t, 1> &known = requestsOfLayer[request.layer];
-    auto *same =
-        llvm::find_if(known, [&](size_t index) { return isSameRequest(requests[index], request); });
+    auto *same = llvm::find_if(known, [&](size_t index) {
+      return isSameRequest(requests[index], request);
+    });
     size_t index = same != known.end() ? *same : requests.size();
     if (same == known.end()) {
       known.push_back(index);
@@ -134,10 +148,11 @@ void ApplyModelConfigPass::runOnOperation() {
     options.softCap = softCap;
   if (window >= 0)
     options.window = window;
-  ::kvcache::AttentionTable table =
-      ::kvcache::resolveAttention(*opened ? (*opened)->config() : nullptr, requests, options);
-  if (failed(emitDiagnostics(module, table.diagnostics,
-                             [&](StringRef layer) { return layerOps.lookup(layer); })))
+  ::kvcache::AttentionTable table = ::kvcache::resolveAttention(
+      *opened ? (*opened)->config() : nullptr, requests, options);
+  if (failed(emitDiagnostics(module, table.diagnostics, [&](StringRef layer) {
+        return layerOps.lookup(layer);
+      })))
     return signalPassFailure();
 
   bool failedAny = false;

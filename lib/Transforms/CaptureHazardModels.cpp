@@ -1,4 +1,5 @@
-//===- CaptureHazardModels.cpp - Hazards of upstream ops --------------------===//
+//===- CaptureHazardModels.cpp - Hazards of upstream ops
+//--------------------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "kvcache/Transforms/CaptureHazards.h"
@@ -42,7 +43,8 @@ bool mlir::kvcache::dependsOnHostScalar(Value value) {
   DenseSet<Value> seen;
   while (!worklist.empty()) {
     Value current = worklist.pop_back_val();
-    if (!seen.insert(current).second || !current.getType().isIntOrIndexOrFloat())
+    if (!seen.insert(current).second ||
+        !current.getType().isIntOrIndexOrFloat())
       continue;
     Operation *def = current.getDefiningOp();
     if (!def)
@@ -55,18 +57,22 @@ bool mlir::kvcache::dependsOnHostScalar(Value value) {
 namespace {
 
 template <typename OpT>
-struct Allocates : CaptureHazardOpInterface::ExternalModel<Allocates<OpT>, OpT> {
+struct Allocates
+    : CaptureHazardOpInterface::ExternalModel<Allocates<OpT>, OpT> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
-    return CaptureHazard{Kind::Allocation, "it allocates or frees memory",
-                         "allocate before the capture, and make the buffer an argument"};
+    return CaptureHazard{
+        Kind::Allocation, "it allocates or frees memory",
+        "allocate before the capture, and make the buffer an argument"};
   }
 };
 
 template <typename OpT>
-struct ReadsOnHost : CaptureHazardOpInterface::ExternalModel<ReadsOnHost<OpT>, OpT> {
+struct ReadsOnHost
+    : CaptureHazardOpInterface::ExternalModel<ReadsOnHost<OpT>, OpT> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
-    return CaptureHazard{Kind::HostRead, "the host reads a value that the device computes",
-                         "keep the value on the device: let the kernel that needs it read it"};
+    return CaptureHazard{
+        Kind::HostRead, "the host reads a value that the device computes",
+        "keep the value on the device: let the kernel that needs it read it"};
   }
 };
 
@@ -74,8 +80,9 @@ struct Waits : CaptureHazardOpInterface::ExternalModel<Waits, gpu::WaitOp> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
     if (cast<gpu::WaitOp>(op).getAsyncToken())
       return std::nullopt;
-    return CaptureHazard{Kind::Synchronization, "the host waits for the device",
-                         "leave the order to the stream, and wait after the graph was launched"};
+    return CaptureHazard{
+        Kind::Synchronization, "the host waits for the device",
+        "leave the order to the stream, and wait after the graph was launched"};
   }
 };
 
@@ -84,8 +91,9 @@ struct Branches : CaptureHazardOpInterface::ExternalModel<Branches<OpT>, OpT> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
     for (Value operand : op->getOperands())
       if (operand.getType().isIntOrIndex() && findLiveSource(operand))
-        return CaptureHazard{Kind::ControlFlow, "its condition is a value of the device",
-                             "make the decision in the kernel, which can skip its own work"};
+        return CaptureHazard{
+            Kind::ControlFlow, "its condition is a value of the device",
+            "make the decision in the kernel, which can skip its own work"};
     return std::nullopt;
   }
 };
@@ -93,38 +101,43 @@ struct Branches : CaptureHazardOpInterface::ExternalModel<Branches<OpT>, OpT> {
 /// scf.while decides in its region.
 struct Loops : CaptureHazardOpInterface::ExternalModel<Loops, scf::WhileOp> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
-    return CaptureHazard{Kind::ControlFlow, "it decides at run time how often it repeats",
-                         "use a loop with constant bounds, or let the kernel loop"};
+    return CaptureHazard{
+        Kind::ControlFlow, "it decides at run time how often it repeats",
+        "use a loop with constant bounds, or let the kernel loop"};
   }
 };
 
 struct Calls : CaptureHazardOpInterface::ExternalModel<Calls, func::CallOp> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
     auto call = cast<func::CallOp>(op);
-    auto callee =
-        SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(op, call.getCalleeAttr());
+    auto callee = SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
+        op, call.getCalleeAttr());
     if (callee && (!callee.isDeclaration() || callee->hasAttr(kSegment)))
       return std::nullopt;
-    return CaptureHazard{Kind::OpaqueCall,
-                         ("it calls @" + call.getCallee() + ", whose body is not known").str(),
-                         "give the function a body, or inline it"};
+    return CaptureHazard{
+        Kind::OpaqueCall,
+        ("it calls @" + call.getCallee() + ", whose body is not known").str(),
+        "give the function a body, or inline it"};
   }
 };
 
-struct Launches : CaptureHazardOpInterface::ExternalModel<Launches, gpu::LaunchFuncOp> {
+struct Launches
+    : CaptureHazardOpInterface::ExternalModel<Launches, gpu::LaunchFuncOp> {
   std::optional<CaptureHazard> getCaptureHazard(Operation *op) const {
     auto launch = cast<gpu::LaunchFuncOp>(op);
-    SmallVector<Value> geometry = {launch.getGridSizeX(),  launch.getGridSizeY(),
-                                   launch.getGridSizeZ(),  launch.getBlockSizeX(),
-                                   launch.getBlockSizeY(), launch.getBlockSizeZ()};
+    SmallVector<Value> geometry = {
+        launch.getGridSizeX(),  launch.getGridSizeY(),  launch.getGridSizeZ(),
+        launch.getBlockSizeX(), launch.getBlockSizeY(), launch.getBlockSizeZ()};
     if (Value shared = launch.getDynamicSharedMemorySize())
       geometry.push_back(shared);
     for (Value size : geometry)
       if (findLiveSource(size))
         return CaptureHazard{Kind::LiveGeometry,
-                             "its grid or shared memory depends on a value of the device or on a "
+                             "its grid or shared memory depends on a value of "
+                             "the device or on a "
                              "dimension that is not known",
-                             "launch for the capacity, and let blocks without work return at once"};
+                             "launch for the capacity, and let blocks without "
+                             "work return at once"};
     for (Value size : geometry)
       if (dependsOnHostScalar(size))
         return hostScalar();
@@ -135,7 +148,8 @@ struct Launches : CaptureHazardOpInterface::ExternalModel<Launches, gpu::LaunchF
   }
   static CaptureHazard hostScalar() {
     return {Kind::HostScalar,
-            "it takes a scalar of the host, which the graph captures as it is at capture",
+            "it takes a scalar of the host, which the graph captures as it is "
+            "at capture",
             "make it a constant, or keep it in a buffer that the kernel reads"};
   }
 };
@@ -151,11 +165,13 @@ struct Scales : CaptureHazardOpInterface::ExternalModel<Scales<OpT>, OpT> {
 
 } // namespace
 
-void mlir::kvcache::registerCaptureHazardExternalModels(DialectRegistry &registry) {
-  registry.addExtension(+[](MLIRContext *context, bufferization::BufferizationDialect *) {
-    bufferization::AllocTensorOp::attachInterface<Allocates<bufferization::AllocTensorOp>>(
-        *context);
-  });
+void mlir::kvcache::registerCaptureHazardExternalModels(
+    DialectRegistry &registry) {
+  registry.addExtension(
+      +[](MLIRContext *context, bufferization::BufferizationDialect *) {
+        bufferization::AllocTensorOp::attachInterface<
+            Allocates<bufferization::AllocTensorOp>>(*context);
+      });
   registry.addExtension(+[](MLIRContext *context, func::FuncDialect *) {
     func::CallOp::attachInterface<Calls>(*context);
   });
@@ -178,7 +194,8 @@ void mlir::kvcache::registerCaptureHazardExternalModels(DialectRegistry &registr
     scf::WhileOp::attachInterface<Loops>(*context);
   });
   registry.addExtension(+[](MLIRContext *context, tensor::TensorDialect *) {
-    tensor::ExtractOp::attachInterface<ReadsOnHost<tensor::ExtractOp>>(*context);
+    tensor::ExtractOp::attachInterface<ReadsOnHost<tensor::ExtractOp>>(
+        *context);
   });
   registry.addExtension(+[](MLIRContext *context, KVCacheDialect *) {
     QuantizeOp::attachInterface<Scales<QuantizeOp>>(*context);

@@ -1,27 +1,29 @@
-//===- CheckpointSupport.cpp - Between IR and checkpoint library ------------===//
+//===- CheckpointSupport.cpp - Between IR and checkpoint library
+//------------===//
 
 #include "CheckpointSupport.h"
 
 using namespace mlir;
 using namespace mlir::kvcache;
 
-FailureOr<std::optional<::kvcache::Checkpoint>> mlir::kvcache::openCheckpoint(ModuleOp module,
-                                                                              StringRef path) {
+FailureOr<std::optional<::kvcache::Checkpoint>>
+mlir::kvcache::openCheckpoint(ModuleOp module, StringRef path) {
   if (path.empty())
     return std::optional<::kvcache::Checkpoint>();
-  ::kvcache::Expected<::kvcache::Checkpoint> opened = ::kvcache::Checkpoint::open(path.str());
+  ::kvcache::Expected<::kvcache::Checkpoint> opened =
+      ::kvcache::Checkpoint::open(path.str());
   if (!opened)
     return emitError(module.getLoc()) << opened.message();
   return std::optional<::kvcache::Checkpoint>(std::move(*opened));
 }
 
-LogicalResult
-mlir::kvcache::emitDiagnostics(ModuleOp module,
-                               const std::vector<::kvcache::Diagnostic> &diagnostics,
-                               llvm::function_ref<Operation *(StringRef layer)> findOp) {
+LogicalResult mlir::kvcache::emitDiagnostics(
+    ModuleOp module, const std::vector<::kvcache::Diagnostic> &diagnostics,
+    llvm::function_ref<Operation *(StringRef layer)> findOp) {
   LogicalResult result = success();
   for (const ::kvcache::Diagnostic &diagnostic : diagnostics) {
-    Operation *op = diagnostic.layer.empty() ? nullptr : findOp(diagnostic.layer);
+    Operation *op =
+        diagnostic.layer.empty() ? nullptr : findOp(diagnostic.layer);
     Location loc = op ? op->getLoc() : module.getLoc();
     switch (diagnostic.severity) {
     case ::kvcache::Severity::Error:
@@ -49,11 +51,13 @@ mlir::kvcache::emitDiagnostics(ModuleOp module,
     return ::kvcache::CacheType::F16;
   if (isa<BFloat16Type>(elementType))
     return ::kvcache::CacheType::BF16;
-  assert(isa<Float32Type>(elementType) && "the type's verifier allows no other");
+  assert(isa<Float32Type>(elementType) &&
+         "the type's verifier allows no other");
   return ::kvcache::CacheType::F32;
 }
 
-Type mlir::kvcache::fromCheckpointType(MLIRContext *context, ::kvcache::CacheType type) {
+Type mlir::kvcache::fromCheckpointType(MLIRContext *context,
+                                       ::kvcache::CacheType type) {
   switch (type) {
   case ::kvcache::CacheType::F32:
     return Float32Type::get(context);

@@ -12,13 +12,15 @@ namespace mlir::kvcache {
 
 /// Opens the checkpoint of option `checkpoint`; none if the path is empty.
 /// Emits an error at the module.
-FailureOr<std::optional<::kvcache::Checkpoint>> openCheckpoint(ModuleOp module, StringRef path);
+FailureOr<std::optional<::kvcache::Checkpoint>> openCheckpoint(ModuleOp module,
+                                                               StringRef path);
 
 /// Emits each finding at the op of its layer, else at the module. Fails if one
 /// of them is an error.
-LogicalResult emitDiagnostics(ModuleOp module,
-                              const std::vector<::kvcache::Diagnostic> &diagnostics,
-                              llvm::function_ref<Operation *(StringRef layer)> findOp);
+LogicalResult
+emitDiagnostics(ModuleOp module,
+                const std::vector<::kvcache::Diagnostic> &diagnostics,
+                llvm::function_ref<Operation *(StringRef layer)> findOp);
 
 /// The element type in the words of the checkpoint library.
 ::kvcache::CacheType toCheckpointType(Type elementType);

@@ -1,4 +1,5 @@
-//===- DropDynamicScales.cpp - Erase the run-time calculation of scales -----===//
+//===- DropDynamicScales.cpp - Erase the run-time calculation of scales
+//-----===//
 
 #include "DynamicScaleRemainders.h"
 #include "kvcache/Transforms/Passes.h"
@@ -40,7 +41,8 @@ private:
   LogicalResult dropArguments();
   Attribute stripNested(Attribute attr);
   void dropAttributes();
-  bool collectAccesses(Operation *op, Value memory, llvm::SetVector<Operation *> &accesses);
+  bool collectAccesses(Operation *op, Value memory,
+                       llvm::SetVector<Operation *> &accesses);
   bool dropSymbols();
   bool dropEmptyParents();
   void warn();
@@ -82,11 +84,14 @@ LogicalResult DropDynamicScalesPass::dropCalculations() {
   for (const ForeignCall &call : foreign) {
     Operation *op = call.getOperation();
     for (OpResult value : op->getResults())
-      if (!value.use_empty() && !call.getMutatedOperand(value.getResultNumber()))
-        result = op->emitError()
-                 << "result " << value.getResultNumber() << " of '" << call.getName()
-                 << "' is used, but is none of its operands, so nothing can stand in for it; "
-                    "expected results to be the operands that 'mutated' names, in this order";
+      if (!value.use_empty() &&
+          !call.getMutatedOperand(value.getResultNumber()))
+        result = op->emitError() << "result " << value.getResultNumber()
+                                 << " of '" << call.getName()
+                                 << "' is used, but is none of its operands, "
+                                    "so nothing can stand in for it; "
+                                    "expected results to be the operands that "
+                                    "'mutated' names, in this order";
   }
   if (failed(result))
     return failure();
@@ -101,18 +106,21 @@ LogicalResult DropDynamicScalesPass::dropCalculations() {
   }
   for (const ForeignCall &call : foreign) {
     Operation *op = call.getOperation();
-    noteLayer(StringAttr::get(&getContext(), call.getLayerName().value_or("")).getValue(),
+    noteLayer(StringAttr::get(&getContext(), call.getLayerName().value_or(""))
+                  .getValue(),
               op->getLoc());
     for (OpResult value : op->getResults())
       if (!value.use_empty())
-        value.replaceAllUsesWith(call.getMutatedOperand(value.getResultNumber()));
+        value.replaceAllUsesWith(
+            call.getMutatedOperand(value.getResultNumber()));
     SmallVector<Operation *> names;
     for (Value operand : op->getOperands())
       if (Operation *def = operand.getDefiningOp())
         if (def->getName().getStringRef() == "torch.constant.str")
           names.push_back(def);
     erase(op);
-    for (Operation *name : llvm::SetVector<Operation *>(names.begin(), names.end()))
+    for (Operation *name :
+         llvm::SetVector<Operation *>(names.begin(), names.end()))
       if (name->use_empty())
         name->erase();
   }
@@ -148,8 +156,10 @@ LogicalResult DropDynamicScalesPass::dropArguments() {
         continue;
       }
       result = emitError(function.getLoc())
-               << "argument " << i << " of '" << function.getSymName() << "', " << attrs
-               << ", belongs to the calculation of scales at run time, but cannot be erased: "
+               << "argument " << i << " of '" << function.getSymName() << "', "
+               << attrs
+               << ", belongs to the calculation of scales at run time, but "
+                  "cannot be erased: "
                << reason << "; export the graph without calculate_kv_scales";
     }
     if (dead.none())
@@ -171,13 +181,15 @@ Attribute DropDynamicScalesPass::stripNested(Attribute attr) {
     SmallVector<NamedAttribute> kept;
     bool isDowngraded = llvm::any_of(dict, [](NamedAttribute entry) {
       StringRef name = entry.getName();
-      return isDynamicScaleOption(name) || name.ends_with("cudagraph_downgrade");
+      return isDynamicScaleOption(name) ||
+             name.ends_with("cudagraph_downgrade");
     });
     for (NamedAttribute entry : dict) {
       StringRef name = entry.getName();
       auto text = dyn_cast<StringAttr>(entry.getValue());
-      bool isDowngrade = isDowngraded && text && text.getValue() == "NONE" &&
-                         (name == "cudagraph_mode" || name.ends_with(".cudagraph_mode"));
+      bool isDowngrade =
+          isDowngraded && text && text.getValue() == "NONE" &&
+          (name == "cudagraph_mode" || name.ends_with(".cudagraph_mode"));
       if (isDynamicScaleAttr(name) || isDowngrade) {
         ++numAttributes;
         continue;
@@ -207,7 +219,8 @@ void DropDynamicScalesPass::dropAttributes() {
   SmallVector<Operation *> marked;
   getOperation().walk([&](Operation *op) {
     DictionaryAttr attrs = op->getAttrDictionary();
-    if (!holdsDynamicScaleName(attrs) && llvm::none_of(attrs, [](NamedAttribute attr) {
+    if (!holdsDynamicScaleName(attrs) &&
+        llvm::none_of(attrs, [](NamedAttribute attr) {
           return isDynamicScaleAttr(attr.getName());
         }))
       return;
@@ -217,7 +230,8 @@ void DropDynamicScalesPass::dropAttributes() {
       if (!isDynamicScaleOption(attr.getName()) || (value && !value.getValue()))
         continue;
       auto cacheOp = dyn_cast<CacheOpInterface>(op);
-      CacheOp cache = cacheOp ? getCacheDeclaration(cacheOp.getCacheHandle()) : CacheOp();
+      CacheOp cache =
+          cacheOp ? getCacheDeclaration(cacheOp.getCacheHandle()) : CacheOp();
       if (cache)
         noteLayer(cache.getLayer(), op->getLoc());
       else
@@ -247,28 +261,33 @@ void DropDynamicScalesPass::dropAttributes() {
 /// Collects `op`, which reads or writes a global or makes a reference to it,
 /// with everything that uses the results; false if something else depends on
 /// it. `memory` is the reference to the global that `op` uses, if any.
-bool DropDynamicScalesPass::collectAccesses(Operation *op, Value memory,
-                                            llvm::SetVector<Operation *> &accesses) {
+bool DropDynamicScalesPass::collectAccesses(
+    Operation *op, Value memory, llvm::SetVector<Operation *> &accesses) {
   if (op->getNumRegions())
     return false;
   if (!op->getNumResults()) {
-    bool storesGlobal = !memory && op->getName().getStringRef().ends_with("global_store");
+    bool storesGlobal =
+        !memory && op->getName().getStringRef().ends_with("global_store");
     auto effects = dyn_cast<MemoryEffectOpInterface>(op);
-    bool storesThere = memory && effects && hasEffect<MemoryEffects::Write>(op, memory) &&
+    bool storesThere = memory && effects &&
+                       hasEffect<MemoryEffects::Write>(op, memory) &&
                        !op->hasTrait<OpTrait::IsTerminator>();
     if (storesThere) {
       SmallVector<MemoryEffects::EffectInstance> all;
       effects.getEffects(all);
-      storesThere = llvm::all_of(all, [&](const MemoryEffects::EffectInstance &effect) {
-        return isa<MemoryEffects::Read>(effect.getEffect()) || effect.getValue() == memory;
-      });
+      storesThere =
+          llvm::all_of(all, [&](const MemoryEffects::EffectInstance &effect) {
+            return isa<MemoryEffects::Read>(effect.getEffect()) ||
+                   effect.getValue() == memory;
+          });
     }
     if (!storesGlobal && !storesThere)
       return false;
     accesses.insert(op);
     return true;
   }
-  bool onlyReads = isMemoryEffectFree(op) || hasSingleEffect<MemoryEffects::Read>(op);
+  bool onlyReads =
+      isMemoryEffectFree(op) || hasSingleEffect<MemoryEffects::Read>(op);
   if (!onlyReads)
     return false;
   accesses.insert(op);
@@ -293,7 +312,8 @@ bool DropDynamicScalesPass::dropSymbols() {
   }
   for (Operation *op : named) {
     bool isFunction = isa<FunctionOpInterface>(op);
-    if (isFunction && SymbolTable::getSymbolVisibility(op) != SymbolTable::Visibility::Private)
+    if (isFunction && SymbolTable::getSymbolVisibility(op) !=
+                          SymbolTable::Visibility::Private)
       continue;
     auto uses = SymbolTable::getSymbolUses(op, getOperation());
     if (!uses)
@@ -342,7 +362,8 @@ bool DropDynamicScalesPass::dropEmptyParents() {
 // What the user has to know
 //===----------------------------------------------------------------------===//
 
-static void describe(InFlightDiagnostic &diag, StringRef role, ScaleBufferOp buffer) {
+static void describe(InFlightDiagnostic &diag, StringRef role,
+                     ScaleBufferOp buffer) {
   ScaleAttr scale = buffer.getScale();
   diag << role << " = ";
   if (!scale.isStatic()) {
@@ -369,15 +390,20 @@ void DropDynamicScalesPass::warn() {
   for (auto [layer, loc] : layers) {
     CacheOp cache = cacheOfLayer.lookup(layer);
     if (!cache) {
-      std::string name = layer.empty() ? "a layer without a name" : "layer '" + layer.str() + "'";
+      std::string name = layer.empty() ? "a layer without a name"
+                                       : "layer '" + layer.str() + "'";
       emitWarning(loc) << name
-                       << " calculated its scales at run time and has no kvcache.cache here; the "
-                          "scales of its cache must come from the checkpoint, else they are 1.0";
+                       << " calculated its scales at run time and has no "
+                          "kvcache.cache here; the "
+                          "scales of its cache must come from the checkpoint, "
+                          "else they are 1.0";
       continue;
     }
     if (!cache.getCacheType().isQuantized()) {
-      emitRemark(loc) << "layer '" << layer << "' calculated scales at run time, but its cache of "
-                      << cache.getCacheType().getElementType() << " uses none; nothing changes";
+      emitRemark(loc) << "layer '" << layer
+                      << "' calculated scales at run time, but its cache of "
+                      << cache.getCacheType().getElementType()
+                      << " uses none; nothing changes";
       continue;
     }
     ScaleBufferOp k = cache.getKScaleOp(), v = cache.getVScaleOp();
@@ -387,7 +413,8 @@ void DropDynamicScalesPass::warn() {
     describe(diag, "k", k);
     diag << " and ";
     describe(diag, "v", v);
-    diag << "; results differ from those with run-time scales. For calibrated scales, calibrate "
+    diag << "; results differ from those with run-time scales. For calibrated "
+            "scales, calibrate "
             "offline and pass the result with scale-overlay";
   }
 }
@@ -400,9 +427,10 @@ void DropDynamicScalesPass::runOnOperation() {
   bool failedAny = false;
   for (ScaleBufferOp buffer : module.getOps<ScaleBufferOp>())
     if (buffer.getScale().isDynamic()) {
-      buffer.emitError() << "@" << buffer.getSymName()
-                         << " is still dynamic, so nothing replaces its run-time value; run "
-                            "kvcache-fold-checkpoint-scales first";
+      buffer.emitError()
+          << "@" << buffer.getSymName()
+          << " is still dynamic, so nothing replaces its run-time value; run "
+             "kvcache-fold-checkpoint-scales first";
       failedAny = true;
     }
   if (failedAny)

@@ -16,9 +16,9 @@
 namespace mlir::kvcache {
 
 /// True if a word of `text` is a name of the old path, such as
-/// "vllm.calculate_kv_scales", "layers.0.attn._q_range" or "maybe_calc_kv_scales.3".
-/// Words end at whatever is no letter, digit or underscore ("top_k_range" is
-/// another word); hyphens count as underscores.
+/// "vllm.calculate_kv_scales", "layers.0.attn._q_range" or
+/// "maybe_calc_kv_scales.3". Words end at whatever is no letter, digit or
+/// underscore ("top_k_range" is another word); hyphens count as underscores.
 bool namesDynamicScales(StringRef text);
 
 /// True for `calculate_kv_scales` and `calc_kv_scales`: the option that
@@ -30,7 +30,8 @@ bool isDynamicScaleOption(StringRef name);
 bool isDynamicScaleAttr(StringRef name);
 
 /// A foreign op, or a call of a function, that calculates scales.
-std::optional<ForeignCall> matchDynamicScaleCall(Operation *op, SymbolTableCollection &symbols);
+std::optional<ForeignCall>
+matchDynamicScaleCall(Operation *op, SymbolTableCollection &symbols);
 
 /// True if a string in `attr`, at any depth, is such a name.
 bool holdsDynamicScaleName(Attribute attr);
@@ -45,8 +46,8 @@ struct DynamicScaleRemainder {
 };
 
 /// Ops, symbols, attributes and strings of the old path.
-void findDynamicScaleRemainders(ModuleOp module,
-                                SmallVectorImpl<DynamicScaleRemainder> &remainders);
+void findDynamicScaleRemainders(
+    ModuleOp module, SmallVectorImpl<DynamicScaleRemainder> &remainders);
 
 } // namespace mlir::kvcache
 

@@ -1,4 +1,5 @@
-//===- FoldCheckpointScales.cpp - Scales become constants -------------------===//
+//===- FoldCheckpointScales.cpp - Scales become constants
+//-------------------===//
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/ScaleTable.h"
@@ -25,7 +26,8 @@ struct Decision {
 };
 
 class FoldCheckpointScalesPass
-    : public mlir::kvcache::impl::FoldCheckpointScalesBase<FoldCheckpointScalesPass> {
+    : public mlir::kvcache::impl::FoldCheckpointScalesBase<
+          FoldCheckpointScalesPass> {
 public:
   using FoldCheckpointScalesBase::FoldCheckpointScalesBase;
   void runOnOperation() override;
@@ -37,7 +39,8 @@ private:
   std::vector<::kvcache::ScaleRequest> getRequests(ArrayRef<CacheOp> caches);
   FailureOr<ScaleAttr> makeScale(CacheOp cache, ::kvcache::ScaleRole role,
                                  const ::kvcache::Scale &scale);
-  LogicalResult decide(CacheOp cache, ScaleBufferOp buffer, ::kvcache::ScaleRole role,
+  LogicalResult decide(CacheOp cache, ScaleBufferOp buffer,
+                       ::kvcache::ScaleRole role,
                        const ::kvcache::Scale &scale);
   LogicalResult checkOrphans();
   void apply();
@@ -52,10 +55,11 @@ FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
     options.policy = ::kvcache::ScalePolicy::Compatible;
   else if (scalePolicy != "strict")
     return emitError(module.getLoc())
-           << "option scale-policy must be strict or compatible, but is '" << scalePolicy.getValue()
-           << "'";
+           << "option scale-policy must be strict or compatible, but is '"
+           << scalePolicy.getValue() << "'";
   for (const std::string &text : scale) {
-    ::kvcache::Expected<::kvcache::ScaleOverride> parsed = ::kvcache::parseScaleOverride(text);
+    ::kvcache::Expected<::kvcache::ScaleOverride> parsed =
+        ::kvcache::parseScaleOverride(text);
     if (!parsed)
       return emitError(module.getLoc()) << "option scale: " << parsed.message();
     options.overrides.push_back(std::move(*parsed));
@@ -66,8 +70,9 @@ FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
   else if (roundScalesTo == "f16")
     options.roundScalesTo = ::kvcache::DType::F16;
   else if (!roundScalesTo.empty())
-    return emitError(module.getLoc()) << "option round-scales-to must be bf16 or f16, but is '"
-                                      << roundScalesTo.getValue() << "'";
+    return emitError(module.getLoc())
+           << "option round-scales-to must be bf16 or f16, but is '"
+           << roundScalesTo.getValue() << "'";
   options.requireCalibrated = requireCalibrated;
   return options;
 }
@@ -77,7 +82,8 @@ FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
   llvm::StringSet<> quantizedQueries;
   getOperation().walk([&](PagedAttentionOp op) {
     CacheOp cache = getCacheDeclaration(op.getCache());
-    if (cache && cast<ShapedType>(op.getQuery().getType()).getElementTypeBitWidth() == 8)
+    if (cache &&
+        cast<ShapedType>(op.getQuery().getType()).getElementTypeBitWidth() == 8)
       quantizedQueries.insert(cache.getSymName());
   });
   std::vector<::kvcache::ScaleRequest> requests;
@@ -107,25 +113,30 @@ static Provenance getProvenance(::kvcache::ScaleProvenance provenance) {
   llvm_unreachable("all provenances are handled");
 }
 
-FailureOr<ScaleAttr> FoldCheckpointScalesPass::makeScale(CacheOp cache, ::kvcache::ScaleRole role,
-                                                         const ::kvcache::Scale &scale) {
+FailureOr<ScaleAttr>
+FoldCheckpointScalesPass::makeScale(CacheOp cache, ::kvcache::ScaleRole role,
+                                    const ::kvcache::Scale &scale) {
   SmallVector<float> values(scale.perHead.begin(), scale.perHead.end());
   if (values.empty())
     values.push_back(scale.value);
-  else if (static_cast<int64_t>(values.size()) != cache.getCacheType().getNumHeads())
-    return cache.emitError() << "layer '" << cache.getLayer() << "': the "
-                             << ::kvcache::scaleRoleName(role) << " scale '" << scale.key << "' in "
-                             << scale.file << " has " << values.size()
-                             << " values; expected one, or one for each of the "
-                             << cache.getCacheType().getNumHeads() << " KV heads";
+  else if (static_cast<int64_t>(values.size()) !=
+           cache.getCacheType().getNumHeads())
+    return cache.emitError()
+           << "layer '" << cache.getLayer() << "': the "
+           << ::kvcache::scaleRoleName(role) << " scale '" << scale.key
+           << "' in " << scale.file << " has " << values.size()
+           << " values; expected one, or one for each of the "
+           << cache.getCacheType().getNumHeads() << " KV heads";
   for (float value : values) {
     APFloat exact(value);
     if (exact.isNormal() && !exact.isNegative())
       continue;
     InFlightDiagnostic diag =
-        cache.emitError() << "layer '" << cache.getLayer() << "': the "
-                          << ::kvcache::scaleRoleName(role)
-                          << " scale must be positive, finite and normal in f32, but is " << value;
+        cache.emitError()
+        << "layer '" << cache.getLayer() << "': the "
+        << ::kvcache::scaleRoleName(role)
+        << " scale must be positive, finite and normal in f32, but is "
+        << value;
     if (!scale.key.empty())
       diag << " ('" << scale.key << "' in " << scale.file << ")";
     diag << "; give another one with scale=" << cache.getLayer() << "."
@@ -135,12 +146,14 @@ FailureOr<ScaleAttr> FoldCheckpointScalesPass::makeScale(CacheOp cache, ::kvcach
   Provenance provenance = getProvenance(scale.provenance);
   if (namesOnly && !scale.key.empty())
     return ScaleAttr::getCheckpoint(&getContext(), scale.key);
-  bool namesKey = provenance != Provenance::Default && provenance != Provenance::Override;
+  bool namesKey =
+      provenance != Provenance::Default && provenance != Provenance::Override;
   return ScaleAttr::getStatic(&getContext(), values, provenance,
                               namesKey ? StringRef(scale.key) : StringRef());
 }
 
-LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache, ScaleBufferOp buffer,
+LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache,
+                                               ScaleBufferOp buffer,
                                                ::kvcache::ScaleRole role,
                                                const ::kvcache::Scale &scale) {
   if (buffer.getScale().isStatic())
@@ -151,8 +164,9 @@ LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache, ScaleBufferOp buff
   ScaleAttr bound = buffer.getScale();
   if (!bound.isDynamic() && bound.getKey() != scale.key &&
       scale.provenance != ::kvcache::ScaleProvenance::Override) {
-    InFlightDiagnostic diag = buffer.emitError() << "@" << buffer.getSymName() << " is bound to "
-                                                 << bound.getKey() << ", but this checkpoint ";
+    InFlightDiagnostic diag = buffer.emitError()
+                              << "@" << buffer.getSymName() << " is bound to "
+                              << bound.getKey() << ", but this checkpoint ";
     if (scale.key.empty())
       diag << "has no such scale";
     else
@@ -164,8 +178,9 @@ LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache, ScaleBufferOp buff
     return success();
   InFlightDiagnostic diag = cache.emitError()
                             << "layer '" << cache.getLayer() << "' and layer '"
-                            << it->second.cache.getLayer() << "' share the scale @"
-                            << buffer.getSymName() << ", but resolve it to " << *made << " and "
+                            << it->second.cache.getLayer()
+                            << "' share the scale @" << buffer.getSymName()
+                            << ", but resolve it to " << *made << " and "
                             << it->second.scale << "; declare a scale for each";
   diag.attachNote(buffer.getLoc()) << "the scale is declared here";
   return diag;
@@ -176,9 +191,11 @@ LogicalResult FoldCheckpointScalesPass::checkOrphans() {
   LogicalResult result = success();
   for (ScaleBufferOp buffer : getOperation().getOps<ScaleBufferOp>())
     if (!buffer.getScale().isStatic() && !decisions.contains(buffer))
-      result = buffer.emitError() << "@" << buffer.getSymName()
-                                  << " is not static, and no cache has it as a scale, so nothing "
-                                     "says which layer it belongs to; erase it, or give it a value";
+      result =
+          buffer.emitError()
+          << "@" << buffer.getSymName()
+          << " is not static, and no cache has it as a scale, so nothing "
+             "says which layer it belongs to; erase it, or give it a value";
   return result;
 }
 
@@ -207,11 +224,13 @@ void FoldCheckpointScalesPass::apply() {
   SymbolTable symbols(getOperation());
   getOperation().walk([&](LoadScaleOp load) {
     auto buffer = symbols.lookup<ScaleBufferOp>(load.getScale());
-    if (!buffer || !buffer.getScale().isStatic() || buffer.getScale().getValues().size() != 1)
+    if (!buffer || !buffer.getScale().isStatic() ||
+        buffer.getScale().getValues().size() != 1)
       return;
     OpBuilder builder(load);
     Value constant = arith::ConstantOp::create(
-        builder, load.getLoc(), builder.getF32FloatAttr(buffer.getScale().getValue()));
+        builder, load.getLoc(),
+        builder.getF32FloatAttr(buffer.getScale().getValue()));
     load.replaceAllUsesWith(constant);
     load.erase();
   });
@@ -239,28 +258,33 @@ void FoldCheckpointScalesPass::runOnOperation() {
     if (failed(opened))
       return signalPassFailure();
     auto findOp = [&](StringRef layer) { return layerOps.lookup(layer); };
-    if (*opened && failed(emitDiagnostics(module, (*opened)->diagnostics(), findOp)))
+    if (*opened &&
+        failed(emitDiagnostics(module, (*opened)->diagnostics(), findOp)))
       return signalPassFailure();
-    ::kvcache::ScaleTable table =
-        ::kvcache::resolveScales(*opened ? &**opened : nullptr, getRequests(caches), *options);
+    ::kvcache::ScaleTable table = ::kvcache::resolveScales(
+        *opened ? &**opened : nullptr, getRequests(caches), *options);
     numIgnored += table.ignored.size();
-    numRefused += llvm::count_if(table.diagnostics, [](const ::kvcache::Diagnostic &diagnostic) {
-      return diagnostic.severity == ::kvcache::Severity::Error;
-    });
+    numRefused += llvm::count_if(
+        table.diagnostics, [](const ::kvcache::Diagnostic &diagnostic) {
+          return diagnostic.severity == ::kvcache::Severity::Error;
+        });
     if (failed(emitDiagnostics(module, table.diagnostics, findOp)))
       return signalPassFailure();
     bool failedAny = false;
     for (CacheOp cache : caches) {
-      const ::kvcache::LayerScales *scales =
-          table.find(std::string_view(cache.getLayer().data(), cache.getLayer().size()));
+      const ::kvcache::LayerScales *scales = table.find(
+          std::string_view(cache.getLayer().data(), cache.getLayer().size()));
       if (!scales) {
-        cache.emitError() << "no scales were resolved for layer '" << cache.getLayer() << "'";
+        cache.emitError() << "no scales were resolved for layer '"
+                          << cache.getLayer() << "'";
         return signalPassFailure();
       }
-      failedAny |= failed(decide(cache, cache.getKScaleOp(), ::kvcache::ScaleRole::K,
-                                 (*scales)[::kvcache::ScaleRole::K]));
-      failedAny |= failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
-                                 (*scales)[::kvcache::ScaleRole::V]));
+      failedAny |=
+          failed(decide(cache, cache.getKScaleOp(), ::kvcache::ScaleRole::K,
+                        (*scales)[::kvcache::ScaleRole::K]));
+      failedAny |=
+          failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
+                        (*scales)[::kvcache::ScaleRole::V]));
     }
     if (failedAny)
       return signalPassFailure();

@@ -1,4 +1,5 @@
-//===- FormPrograms.cpp - Cache ops move into kvcache.program ---------------===//
+//===- FormPrograms.cpp - Cache ops move into kvcache.program
+//---------------===//
 //
 // A function keeps its signature and its foreign ops; each run of cache ops
 // becomes a segment of a program, and a call takes its place.
@@ -61,13 +62,19 @@ private:
 
 } // namespace
 
-/// True for ops that may run before the cache ops in front of them.
+/// True for ops that may run before the cache ops in front of them: without
+/// effects, and without a use of what the cache ops compute.
 static bool canHoist(Operation *op, const DenseSet<Operation *> &segment) {
-  if (!isPure(op) || op->getNumRegions() || op->hasTrait<OpTrait::IsTerminator>())
+  if (!isPure(op) || op->hasTrait<OpTrait::IsTerminator>())
     return false;
-  return llvm::none_of(op->getOperands(), [&](Value operand) {
-    return operand.getDefiningOp() && segment.contains(operand.getDefiningOp());
-  });
+  return !op->walk([&](Operation *nested) {
+              bool uses =
+                  llvm::any_of(nested->getOperands(), [&](Value operand) {
+                    return operand.getDefiningOp() &&
+                           segment.contains(operand.getDefiningOp());
+                  });
+              return uses ? WalkResult::interrupt() : WalkResult::advance();
+            }).wasInterrupted();
 }
 
 LogicalResult ProgramBuilder::collectRuns() {
@@ -75,20 +82,23 @@ LogicalResult ProgramBuilder::collectRuns() {
   function.walk([&](CacheOpInterface op) {
     if (op->getParentOp() == function)
       return;
-    op->emitError() << "'" << op->getName()
-                    << "' is nested in a '" << op->getParentOp()->getName()
-                    << "'; a program holds straight-line code only: move the op out of it, or "
+    op->emitError() << "'" << op->getName() << "' is nested in a '"
+                    << op->getParentOp()->getName()
+                    << "'; a program holds straight-line code only: move the "
+                       "op out of it, or "
                        "unroll it";
     failedAny = true;
   });
   if (failedAny)
     return failure();
   if (!function.getBody().hasOneBlock()) {
-    bool hasCacheOps = function.walk([](CacheOpInterface) { return WalkResult::interrupt(); })
-                           .wasInterrupted();
+    bool hasCacheOps =
+        function.walk([](CacheOpInterface) { return WalkResult::interrupt(); })
+            .wasInterrupted();
     if (hasCacheOps)
-      return function.emitError() << "cannot form a program: '" << function.getSymName()
-                                  << "' has several blocks; a program holds straight-line code only";
+      return function.emitError()
+             << "cannot form a program: '" << function.getSymName()
+             << "' has several blocks; a program holds straight-line code only";
     return success();
   }
 
@@ -119,8 +129,9 @@ LogicalResult ProgramBuilder::collectRuns() {
     auto first = cast<CacheOpInterface>(run.ops.front());
     CacheOp cache = getCacheDeclaration(first.getCacheHandle());
     if (!cache)
-      return first->emitError() << "cannot form a program: the cache handle is not the result of "
-                                   "'kvcache.get_cache' or 'kvcache.view_cache'";
+      return first->emitError()
+             << "cannot form a program: the cache handle is not the result of "
+                "'kvcache.get_cache' or 'kvcache.view_cache'";
     std::string base = cache.getSymName().str();
     run.name = base;
     for (unsigned i = 1; !segmentNames.insert(run.name).second; ++i)
@@ -129,14 +140,16 @@ LogicalResult ProgramBuilder::collectRuns() {
   return success();
 }
 
-unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role, MemRefType type) {
+unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role,
+                                     MemRefType type) {
   auto [it, isNew] = argumentIndex.try_emplace(name, argumentTypes.size());
   if (!isNew)
     return it->second;
   argumentTypes.push_back(type);
   argumentAttributes.push_back(builder.getDictionaryAttr(
       {builder.getNamedAttr(kBufferName, builder.getStringAttr(name)),
-       builder.getNamedAttr(kBufferRole, BufferRoleAttr::get(builder.getContext(), role))}));
+       builder.getNamedAttr(kBufferRole,
+                            BufferRoleAttr::get(builder.getContext(), role))}));
   return it->second;
 }
 
@@ -155,11 +168,11 @@ SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
   CacheGroupOp group = cache.getGroupOp();
   CacheType type = cache.getCacheType();
   int64_t sequences = capacity(group.getMaxSequences());
-  auto layout = StridedLayoutAttr::get(builder.getContext(), ShapedType::kDynamic,
-                                       cache.getPageStrides());
+  auto layout = StridedLayoutAttr::get(
+      builder.getContext(), ShapedType::kDynamic, cache.getPageStrides());
   auto pages = MemRefType::get({capacity(group.getNumPages()),
-                                static_cast<int64_t>(group.getPageSize()), type.getNumHeads(),
-                                type.getHeadDim()},
+                                static_cast<int64_t>(group.getPageSize()),
+                                type.getNumHeads(), type.getHeadDim()},
                                type.getElementType(), layout);
   // One group needs no prefix: its buffers have the field's own names.
   bool single = llvm::hasSingleElement(module.getOps<CacheGroupOp>());
@@ -169,12 +182,17 @@ SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
   return {
       addArgument((name + ".k_cache").str(), BufferRole::Cache, pages),
       addArgument((name + ".v_cache").str(), BufferRole::Cache, pages),
-      addArgument(prefix + "page_table", BufferRole::PageTable,
-                  MemRefType::get({sequences, capacity(group.getMaxPagesPerSequence())}, i32)),
-      addArgument(prefix + "lengths", BufferRole::Lengths, MemRefType::get({sequences}, i32)),
-      addArgument(prefix + "query_start", BufferRole::QueryStart,
-                  MemRefType::get({ShapedType::isDynamic(sequences) ? sequences : sequences + 1},
-                                  i32)),
+      addArgument(
+          prefix + "page_table", BufferRole::PageTable,
+          MemRefType::get({sequences, capacity(group.getMaxPagesPerSequence())},
+                          i32)),
+      addArgument(prefix + "lengths", BufferRole::Lengths,
+                  MemRefType::get({sequences}, i32)),
+      addArgument(
+          prefix + "query_start", BufferRole::QueryStart,
+          MemRefType::get(
+              {ShapedType::isDynamic(sequences) ? sequences : sequences + 1},
+              i32)),
       addArgument(prefix + "slot_mapping", BufferRole::Slots,
                   MemRefType::get({capacity(group.getMaxTokens())}, i64)),
   };
@@ -185,7 +203,8 @@ static bool isUndefined(Value tensor) {
   while (Operation *def = tensor.getDefiningOp()) {
     if (isa<tensor::EmptyOp>(def))
       return true;
-    if (!isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp, tensor::CastOp>(def))
+    if (!isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp, tensor::CastOp>(
+            def))
       return false;
     tensor = def->getOperand(0);
   }
@@ -194,7 +213,9 @@ static bool isUndefined(Value tensor) {
 
 static StringRef operandName(Operation *op, OpOperand &operand) {
   if (auto write = dyn_cast<WriteOp>(op))
-    return operand.get() == write.getKey() && operand.getOperandNumber() == 0 ? "key" : "value";
+    return operand.get() == write.getKey() && operand.getOperandNumber() == 0
+               ? "key"
+               : "value";
   auto attention = cast<PagedAttentionOp>(op);
   switch (operand.getOperandNumber()) {
   case 0:
@@ -217,12 +238,15 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
 
   OpBuilder host(position);
   OpBuilder inner(body, body->end());
-  llvm::MapVector<Value, std::pair<Value, Value>> buffers; // value -> host memref, program argument
+  llvm::MapVector<Value, std::pair<Value, Value>>
+      buffers; // value -> host memref, program argument
   llvm::StringMap<Value> views;
-  SmallVector<std::pair<Value, Value>> results; // old tensor result, host memref
+  SmallVector<std::pair<Value, Value>>
+      results; // old tensor result, host memref
   SmallVector<Value> callOperands;
 
-  auto argumentOf = [&](StringRef name, BufferRole role, MemRefType type) -> Value {
+  auto argumentOf = [&](StringRef name, BufferRole role,
+                        MemRefType type) -> Value {
     unsigned index = addArgument(name, role, type);
     while (arguments->getNumArguments() <= index)
       arguments->addArgument(argumentTypes[arguments->getNumArguments()], loc);
@@ -233,21 +257,25 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
     auto cacheOp = cast<CacheOpInterface>(op);
     CacheOp cache = getCacheDeclaration(cacheOp.getCacheHandle());
     if (!cache)
-      return op->emitError() << "cannot form a program: the cache handle is not the result of "
-                                "'kvcache.get_cache' or 'kvcache.view_cache'";
+      return op->emitError()
+             << "cannot form a program: the cache handle is not the result of "
+                "'kvcache.get_cache' or 'kvcache.view_cache'";
     if (!isa<WriteOp, PagedAttentionOp>(op))
-      return op->emitError() << "'" << op->getName() << "' cannot be part of a program; run "
+      return op->emitError() << "'" << op->getName()
+                             << "' cannot be part of a program; run "
                                 "'kvcache-drop-dynamic-scales' first";
     Value &view = views[cache.getSymName()];
     if (!view) {
       SmallVector<unsigned, 6> indices = cacheArguments(cache);
       while (arguments->getNumArguments() < argumentTypes.size())
-        arguments->addArgument(argumentTypes[arguments->getNumArguments()], loc);
+        arguments->addArgument(argumentTypes[arguments->getNumArguments()],
+                               loc);
       SmallVector<Value, 6> values;
       for (unsigned index : indices)
         values.push_back(arguments->getArgument(index));
-      view = ViewCacheOp::create(inner, op->getLoc(), cache.getCacheType(), cache.getSymName(),
-                                 values[0], values[1], values[2], values[3], values[4], values[5]);
+      view = ViewCacheOp::create(inner, op->getLoc(), cache.getCacheType(),
+                                 cache.getSymName(), values[0], values[1],
+                                 values[2], values[3], values[4], values[5]);
     }
 
     IRMapping mapping;
@@ -259,7 +287,8 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
         continue;
       bool isOutput = attention && attention.isDpsInit(&operand);
       auto found = buffers.find(value);
-      if (found != buffers.end() && !(isOutput && isa<TensorType>(value.getType()))) {
+      if (found != buffers.end() &&
+          !(isOutput && isa<TensorType>(value.getType()))) {
         mapping.map(value, found->second.second);
         continue;
       }
@@ -271,21 +300,25 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
           SmallVector<Value> sizes;
           for (auto [dim, size] : llvm::enumerate(shaped.getShape()))
             if (ShapedType::isDynamic(size))
-              sizes.push_back(tensor::DimOp::create(host, op->getLoc(), value, dim));
+              sizes.push_back(
+                  tensor::DimOp::create(host, op->getLoc(), value, dim));
           hostBuffer = memref::AllocOp::create(host, op->getLoc(), type, sizes);
           if (!isUndefined(value)) {
-            Value old = bufferization::ToBufferOp::create(host, op->getLoc(), type, value,
+            Value old = bufferization::ToBufferOp::create(host, op->getLoc(),
+                                                          type, value,
                                                           /*read_only=*/true);
             memref::CopyOp::create(host, op->getLoc(), old, hostBuffer);
           }
         } else {
-          hostBuffer = bufferization::ToBufferOp::create(host, op->getLoc(), type, value,
-                                                         /*read_only=*/true);
+          hostBuffer =
+              bufferization::ToBufferOp::create(host, op->getLoc(), type, value,
+                                                /*read_only=*/true);
         }
       } else if (!cast<MemRefType>(shaped).getLayout().isIdentity()) {
-        return op->emitError() << "operand " << operand.getOperandNumber() << " of '"
-                               << op->getName() << "' has the layout of " << shaped
-                               << "; a program takes contiguous activations: copy it first";
+        return op->emitError()
+               << "operand " << operand.getOperandNumber() << " of '"
+               << op->getName() << "' has the layout of " << shaped
+               << "; a program takes contiguous activations: copy it first";
       }
       std::string name = uniqueActivation(cache, operandName(op, operand));
       Value argument = argumentOf(name, BufferRole::Activation, type);
@@ -308,20 +341,24 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
   }
 
   // The call, and a private function that stands for the segment.
-  std::string callee = "kvcache." + function.getSymName().str() + "." + run.name;
-  SmallVector<Type> types = llvm::to_vector(ValueRange(callOperands).getTypes());
+  std::string callee =
+      "kvcache." + function.getSymName().str() + "." + run.name;
+  SmallVector<Type> types =
+      llvm::to_vector(ValueRange(callOperands).getTypes());
   builder.setInsertionPoint(function);
-  auto declaration =
-      func::FuncOp::create(builder, loc, callee, builder.getFunctionType(types, {}));
+  auto declaration = func::FuncOp::create(builder, loc, callee,
+                                          builder.getFunctionType(types, {}));
   declaration.setPrivate();
-  declaration->setAttr(kSegment,
-                       SymbolRefAttr::get(builder.getContext(), program.getSymName(),
-                                          {FlatSymbolRefAttr::get(builder.getContext(), run.name)}));
+  declaration->setAttr(
+      kSegment, SymbolRefAttr::get(
+                    builder.getContext(), program.getSymName(),
+                    {FlatSymbolRefAttr::get(builder.getContext(), run.name)}));
   declaration->setAttr("llvm.emit_c_interface", builder.getUnitAttr());
   func::CallOp::create(host, loc, declaration, callOperands);
   for (auto [result, buffer] : results) {
-    Value tensor = bufferization::ToTensorOp::create(host, loc, result.getType(), buffer,
-                                                     /*restrict=*/true, /*writable=*/true);
+    Value tensor =
+        bufferization::ToTensorOp::create(host, loc, result.getType(), buffer,
+                                          /*restrict=*/true, /*writable=*/true);
     result.replaceAllUsesWith(tensor);
   }
   for (Operation *op : llvm::reverse(run.ops))
@@ -337,29 +374,34 @@ LogicalResult ProgramBuilder::form() {
   if (module.lookupSymbol(name))
     return function.emitError() << "cannot form a program: the symbol @" << name
                                 << " is taken; rename it";
-  auto program = ProgramOp::create(builder, function.getLoc(), name, TypeRange(),
-                                   ArrayRef<DictionaryAttr>());
+  auto program = ProgramOp::create(builder, function.getLoc(), name,
+                                   TypeRange(), ArrayRef<DictionaryAttr>());
   for (const Run &run : runs)
     if (failed(formSegment(run, program)))
       return failure();
   // Arguments appeared one by one; the type says all of them.
-  program.setFunctionTypeAttr(TypeAttr::get(builder.getFunctionType(argumentTypes, {})));
-  SmallVector<Attribute> attributes(argumentAttributes.begin(), argumentAttributes.end());
+  program.setFunctionTypeAttr(
+      TypeAttr::get(builder.getFunctionType(argumentTypes, {})));
+  SmallVector<Attribute> attributes(argumentAttributes.begin(),
+                                    argumentAttributes.end());
   program.setArgAttrsAttr(builder.getArrayAttr(attributes));
   // Handles that nobody uses any more.
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(function.getBody().front())))
+  for (Operation &op :
+       llvm::make_early_inc_range(llvm::reverse(function.getBody().front())))
     if (isa<GetCacheOp, ViewCacheOp>(op) && op.use_empty())
       op.erase();
   return success();
 }
 
 namespace {
-struct FormPrograms : public mlir::kvcache::impl::FormProgramsBase<FormPrograms> {
+struct FormPrograms
+    : public mlir::kvcache::impl::FormProgramsBase<FormPrograms> {
   using FormProgramsBase::FormProgramsBase;
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    for (auto function : llvm::make_early_inc_range(module.getOps<func::FuncOp>())) {
+    for (auto function :
+         llvm::make_early_inc_range(module.getOps<func::FuncOp>())) {
       if (function.isDeclaration())
         continue;
       ProgramBuilder builder(function, module);

@@ -1,4 +1,5 @@
-//===- ResolveCacheTypes.cpp - Element type of each cache -------------------===//
+//===- ResolveCacheTypes.cpp - Element type of each cache
+//-------------------===//
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/CacheType.h"
@@ -30,7 +31,8 @@ private:
 
 /// Gives handles the type of their cache. Ops that use a handle take its type
 /// from the operand, so nothing else changes.
-LogicalResult ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
+LogicalResult
+ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
   SmallVector<std::pair<Value, CacheType>> handles;
   LogicalResult result = success();
   getOperation().walk([&](Operation *op) {
@@ -45,18 +47,21 @@ LogicalResult ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &ty
     if (it == types.end() || it->second == op->getResult(0).getType())
       return;
     if (isa<ViewCacheOp>(op)) {
-      result = op->emitError() << "the cache " << name << " becomes " << it->second
-                               << ", but its buffers are made for " << op->getResult(0).getType()
-                               << "; run kvcache-resolve-cache-types before buffers are made";
+      result = op->emitError()
+               << "the cache " << name << " becomes " << it->second
+               << ", but its buffers are made for "
+               << op->getResult(0).getType()
+               << "; run kvcache-resolve-cache-types before buffers are made";
       return;
     }
     for (Operation *user : op->getResult(0).getUsers())
       if (!isa<CacheOpInterface>(user)) {
-        InFlightDiagnostic diag = user->emitError()
-                                  << "the handle of cache " << name << " becomes " << it->second
-                                  << ", but '" << user->getName()
-                                  << "' is no cache op, so its types cannot follow; use "
-                                     "kvcache.get_cache where the cache is read or written";
+        InFlightDiagnostic diag =
+            user->emitError()
+            << "the handle of cache " << name << " becomes " << it->second
+            << ", but '" << user->getName()
+            << "' is no cache op, so its types cannot follow; use "
+               "kvcache.get_cache where the cache is read or written";
         diag.attachNote(op->getLoc()) << "the handle is made here";
         result = diag;
         return;
@@ -81,8 +86,9 @@ void ResolveCacheTypesPass::runOnOperation() {
 
   llvm::StringSet<> windowed;
   module.walk([&](PagedAttentionOp attention) {
-    if (CacheOp cache =
-            attention.getWindow() ? getCacheDeclaration(attention.getCache()) : CacheOp())
+    if (CacheOp cache = attention.getWindow()
+                            ? getCacheDeclaration(attention.getCache())
+                            : CacheOp())
       windowed.insert(cache.getSymName());
   });
 
@@ -100,25 +106,28 @@ void ResolveCacheTypesPass::runOnOperation() {
   ::kvcache::CacheTypeOptions options;
   options.word = kvCacheDtype;
   options.skipLayers.assign(skipLayers.begin(), skipLayers.end());
-  ::kvcache::CacheTypeTable table =
-      ::kvcache::resolveCacheTypes(*opened ? &**opened : nullptr, requests, options);
-  if (failed(emitDiagnostics(module, table.diagnostics,
-                             [&](StringRef layer) { return layerOps.lookup(layer); })))
+  ::kvcache::CacheTypeTable table = ::kvcache::resolveCacheTypes(
+      *opened ? &**opened : nullptr, requests, options);
+  if (failed(emitDiagnostics(module, table.diagnostics, [&](StringRef layer) {
+        return layerOps.lookup(layer);
+      })))
     return signalPassFailure();
 
   llvm::StringMap<CacheType> types;
   for (auto [cache, resolved] : llvm::zip(caches, table.layers)) {
     Type elementType = fromCheckpointType(&getContext(), resolved.type);
     if (!elementType) {
-      cache.emitError() << "layer '" << cache.getLayer() << "': cache type '"
-                        << ::kvcache::cacheTypeName(resolved.type) << "' (from " << resolved.from
-                        << ") is not supported yet; supported are float16, bfloat16, fp8, "
-                           "fp8_e4m3, fp8_e5m2 and fp8_e4m3fnuz";
+      cache.emitError()
+          << "layer '" << cache.getLayer() << "': cache type '"
+          << ::kvcache::cacheTypeName(resolved.type) << "' (from "
+          << resolved.from
+          << ") is not supported yet; supported are float16, bfloat16, fp8, "
+             "fp8_e4m3, fp8_e5m2 and fp8_e4m3fnuz";
       return signalPassFailure();
     }
     CacheType old = cache.getCacheType();
-    types[cache.getSymName()] =
-        CacheType::get(&getContext(), old.getNumHeads(), old.getHeadDim(), elementType);
+    types[cache.getSymName()] = CacheType::get(&getContext(), old.getNumHeads(),
+                                               old.getHeadDim(), elementType);
   }
   if (failed(retype(types)))
     return signalPassFailure();

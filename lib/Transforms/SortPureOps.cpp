@@ -1,4 +1,5 @@
-//===- SortPureOps.cpp - One order for ops that have none -------------------===//
+//===- SortPureOps.cpp - One order for ops that have none
+//-------------------===//
 
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -32,7 +33,8 @@ private:
   void place(Operation *root);
 };
 
-class SortPureOpsPass : public mlir::kvcache::impl::SortPureOpsBase<SortPureOpsPass> {
+class SortPureOpsPass
+    : public mlir::kvcache::impl::SortPureOpsBase<SortPureOpsPass> {
 public:
   using SortPureOpsBase::SortPureOpsBase;
 
@@ -90,7 +92,9 @@ unsigned BlockSorter::sort() {
     if (isPinned(&op) && !op.hasTrait<OpTrait::IsTerminator>())
       place(&op);
   Operation *terminator =
-      !block.empty() && block.back().hasTrait<OpTrait::IsTerminator>() ? &block.back() : nullptr;
+      !block.empty() && block.back().hasTrait<OpTrait::IsTerminator>()
+          ? &block.back()
+          : nullptr;
   if (terminator) {
     // What nothing uses stays in front of the terminator, in its own order.
     for (Operation *need : getNeeds(terminator))

@@ -1,4 +1,5 @@
-//===- VerifyCapturable.cpp - Can a program be one static graph? ------------===//
+//===- VerifyCapturable.cpp - Can a program be one static graph?
+//------------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "kvcache/Transforms/CaptureHazards.h"
@@ -18,7 +19,8 @@ using namespace mlir::kvcache;
 
 namespace {
 
-struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<VerifyCapturable> {
+struct VerifyCapturable
+    : public mlir::kvcache::impl::VerifyCapturableBase<VerifyCapturable> {
   using VerifyCapturableBase::VerifyCapturableBase;
 
   unsigned hazards = 0;
@@ -36,12 +38,14 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
       signalPassFailure();
   }
 
-  void report(Operation *op, const CaptureHazard &hazard, Operation *source = nullptr) {
+  void report(Operation *op, const CaptureHazard &hazard,
+              Operation *source = nullptr) {
     ++hazards;
-    InFlightDiagnostic diag = op->emitError()
-                              << "'" << op->getName() << "' cannot be captured ("
-                              << stringifyCaptureHazardKind(hazard.kind) << ")";
-    diag.attachNote(source ? source->getLoc() : op->getLoc()) << "cause: " << hazard.cause;
+    InFlightDiagnostic diag =
+        op->emitError() << "'" << op->getName() << "' cannot be captured ("
+                        << stringifyCaptureHazardKind(hazard.kind) << ")";
+    diag.attachNote(source ? source->getLoc() : op->getLoc())
+        << "cause: " << hazard.cause;
     diag.attachNote(op->getLoc()) << "what to do: " << hazard.remedy;
   }
 
@@ -49,7 +53,8 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
   bool check(Operation *op) {
     auto interface = dyn_cast<CaptureHazardOpInterface>(op);
     std::optional<CaptureHazard> hazard =
-        interface ? interface.getCaptureHazard() : std::optional<CaptureHazard>();
+        interface ? interface.getCaptureHazard()
+                  : std::optional<CaptureHazard>();
     if (hazard) {
       Operation *source = nullptr;
       for (Value operand : op->getOperands())
@@ -70,7 +75,8 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
       return false;
     SmallVector<StringRef> missing;
     for (auto [name, value] :
-         {std::pair<StringRef, std::optional<uint64_t>>{"max_tokens", group.getMaxTokens()},
+         {std::pair<StringRef, std::optional<uint64_t>>{"max_tokens",
+                                                        group.getMaxTokens()},
           {"max_sequences", group.getMaxSequences()},
           {"max_pages_per_sequence", group.getMaxPagesPerSequence()},
           {"num_pages", group.getNumPages()}})
@@ -78,13 +84,14 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
         missing.push_back(name);
     if (missing.empty())
       return false;
-    report(op,
-           {CaptureHazard::Kind::Unbounded,
-            ("its grid would depend on live sizes, because the cache group @" +
-             group.getSymName() + " does not bound " + llvm::join(missing, ", "))
-                .str(),
-            "give the capacities of the cache group"},
-           group);
+    report(
+        op,
+        {CaptureHazard::Kind::Unbounded,
+         ("its grid would depend on live sizes, because the cache group @" +
+          group.getSymName() + " does not bound " + llvm::join(missing, ", "))
+             .str(),
+         "give the capacities of the cache group"},
+        group);
     return true;
   }
 
@@ -93,7 +100,8 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
       segment.walk<WalkOrder::PreOrder>([&](Operation *op) {
         if (op == segment || check(op))
           return;
-        if (isa<CacheOpInterface, ViewCacheOp, LaunchOp, QuantizeOp, DequantizeOp>(op) ||
+        if (isa<CacheOpInterface, ViewCacheOp, LaunchOp, QuantizeOp,
+                DequantizeOp>(op) ||
             isPure(op) || isa<CaptureHazardOpInterface>(op))
           return;
         report(op, foreign());
@@ -102,8 +110,10 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
 
   static CaptureHazard foreign() {
     return {CaptureHazard::Kind::ForeignOp,
-            "it is not a cache op, so another compiler lowers it, and the graph ends in front of it",
-            "move it in front of the first cache op or behind the last, or allow several graphs "
+            "it is not a cache op, so another compiler lowers it, and the "
+            "graph ends in front of it",
+            "move it in front of the first cache op or behind the last, or "
+            "allow several graphs "
             "(without one-graph)"};
   }
 
@@ -117,9 +127,11 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
       for (Block &block : function.getBody()) {
         Operation *terminator = block.getTerminator();
         if (terminator->getNumSuccessors() > 1)
-          report(terminator,
-                 {CaptureHazard::Kind::ControlFlow, "it chooses at run time what happens next",
-                  "make the decision in the kernel, which can skip its own work"});
+          report(
+              terminator,
+              {CaptureHazard::Kind::ControlFlow,
+               "it chooses at run time what happens next",
+               "make the decision in the kernel, which can skip its own work"});
       }
       for (Operation *op : cacheOps)
         check(op);
@@ -132,9 +144,11 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
     bool started = false;
     Operation *previous = nullptr;
     for (Operation &op : block) {
-      bool holdsCacheOp = isa<CacheOpInterface>(op) || (op.getNumRegions() && llvm::any_of(cacheOps, [&](Operation *cacheOp) {
-                            return op.isProperAncestor(cacheOp);
-                          }));
+      bool holdsCacheOp = isa<CacheOpInterface>(op) ||
+                          (op.getNumRegions() &&
+                           llvm::any_of(cacheOps, [&](Operation *cacheOp) {
+                             return op.isProperAncestor(cacheOp);
+                           }));
       if (!started && !holdsCacheOp)
         continue;
       if (holdsCacheOp && !between.empty()) {
@@ -142,16 +156,17 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
         between.clear();
       }
       started = true;
-      bool depends = holdsCacheOp || llvm::any_of(op.getOperands(), [&](Value operand) {
-                       return computed.contains(operand);
-                     });
+      bool depends =
+          holdsCacheOp || llvm::any_of(op.getOperands(), [&](Value operand) {
+            return computed.contains(operand);
+          });
       if (depends)
         computed.insert(op.result_begin(), op.result_end());
       bool hazard = checkTree(&op);
       if (isa<CacheOpInterface>(op))
         previous = &op;
-      else if (!hazard && !isa<GetCacheOp, ViewCacheOp>(op) && (depends || !isPure(&op)) &&
-               !holdsCacheOp)
+      else if (!hazard && !isa<GetCacheOp, ViewCacheOp>(op) &&
+               (depends || !isPure(&op)) && !holdsCacheOp)
         between.push_back(&op);
       if (&op == last)
         break;
@@ -178,11 +193,13 @@ struct VerifyCapturable : public mlir::kvcache::impl::VerifyCapturableBase<Verif
     }
     if (!previous)
       return;
-    InFlightDiagnostic diag = previous->emitRemark()
-                              << "the graph ends here: " << ops.size()
-                              << (ops.size() == 1 ? " foreign op follows" : " foreign ops follow")
-                              << " before the next cache op";
-    diag.attachNote(ops.front()->getLoc()) << "the first is this '" << ops.front()->getName() << "'";
+    InFlightDiagnostic diag =
+        previous->emitRemark()
+        << "the graph ends here: " << ops.size()
+        << (ops.size() == 1 ? " foreign op follows" : " foreign ops follow")
+        << " before the next cache op";
+    diag.attachNote(ops.front()->getLoc())
+        << "the first is this '" << ops.front()->getName() << "'";
   }
 };
 } // namespace

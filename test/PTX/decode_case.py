@@ -38,9 +38,10 @@ def from_bf16(x):
 
 
 def compile_cuda(llvm_bin, source, output, arch="sm_90", defines=()):
-    """clang to PTX; `source` is a file."""
+    """clang to PTX; `source` is a file. llvm_bin: "" takes LLVM 22 from PATH."""
+    clang = os.path.join(llvm_bin, "clang++") if llvm_bin else "clang++-22"
     subprocess.check_call(
-        [os.path.join(llvm_bin, "clang++"), "-x", "cuda", "--cuda-device-only", f"--cuda-gpu-arch={arch}",
+        [clang, "-x", "cuda", "--cuda-device-only", f"--cuda-gpu-arch={arch}",
          "--cuda-feature=+ptx83", "-nocudainc", "-nocudalib", "-std=c++17", "-O3", "-w", "-S",
          *defines, source, "-o", output])
     with open(output) as f:
@@ -48,10 +49,20 @@ def compile_cuda(llvm_bin, source, output, arch="sm_90", defines=()):
 
 
 def only_instances(source, names):
-    """The source with no other INST lines than these."""
+    """The source without comments and with no other INST(...) than these."""
     def keep(match):
         return match[0] if match[1] in names else ""
-    return re.sub(r"^INST\((\w+),.*\n", keep, source, flags=re.M)
+    source = re.sub(r"//.*", "", source)
+    return re.sub(r"^INST\((\w+),(?:[^()]|\([^()]*\))*\)", keep, source, flags=re.M)
+
+
+def edit(source, old, new, times=1):
+    """Replaces code whatever its white space is; complains when it is not there."""
+    tokens = re.findall(r"\w+|[^\w\s]", old)
+    source, count = re.subn(r"\s*".join(map(re.escape, tokens)), lambda _: new, source)
+    if count != times:
+        raise ValueError(f"expected {times} times, found {count} times: {old}")
+    return source
 
 
 class Shape:

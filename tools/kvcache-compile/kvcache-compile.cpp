@@ -1,4 +1,5 @@
-//===- kvcache-compile.cpp - A graph and a checkpoint become a bundle -------===//
+//===- kvcache-compile.cpp - A graph and a checkpoint become a bundle
+//-------===//
 
 #include "kvcache/InitAll.h"
 #include "kvcache/Pipelines/BundleBuilder.h"
@@ -33,101 +34,124 @@ namespace cl = llvm::cl;
 
 static cl::OptionCategory mainCategory("Input and output");
 static cl::OptionCategory scaleCategory("Scales and cache types");
-static cl::OptionCategory modelCategory("What the model's config decides, unless given here");
+static cl::OptionCategory
+    modelCategory("What the model's config decides, unless given here");
 static cl::OptionCategory capacityCategory("Capacities and layout");
 static cl::OptionCategory diagnosticCategory("Diagnostics");
 
-static cl::opt<std::string> graphFile(cl::Positional, cl::desc("GRAPH.mlir"), cl::Required,
-                                      cl::cat(mainCategory));
+static cl::opt<std::string> graphFile(cl::Positional, cl::desc("GRAPH.mlir"),
+                                      cl::Required, cl::cat(mainCategory));
 static cl::opt<std::string>
     checkpoint("checkpoint", cl::value_desc("DIR"),
-               cl::desc("Folder with safetensors files and config.json, or one safetensors file"),
+               cl::desc("Folder with safetensors files and config.json, or one "
+                        "safetensors file"),
                cl::cat(mainCategory));
-static cl::list<std::string> targets("target", cl::CommaSeparated, cl::value_desc("sm_80,sm_90"),
-                                     cl::desc("Chips to emit code for (default: sm_90)"),
-                                     cl::cat(mainCategory));
-static cl::opt<std::string> output("o", cl::value_desc("BUNDLE"),
-                                   cl::desc("Folder to write the bundle to"), cl::Required,
-                                   cl::cat(mainCategory));
-static cl::opt<std::string>
-    ptxasPath("ptxas", cl::value_desc("PATH"),
-              cl::desc("ptxas that makes cubins (default: the one on PATH or in CUDA_HOME; "
-                       "'none': PTX only, which the driver finishes)"),
-              cl::cat(mainCategory));
-static cl::opt<std::string>
-    kernelLibrary("kernel-library", cl::value_desc("FILE"),
-                  cl::desc("Bitcode of the device library (default: the one beside the tool)"),
-                  cl::cat(mainCategory));
-
-static cl::opt<std::string> kvCacheDtype(
-    "kv-cache-dtype", cl::init("auto"), cl::value_desc("WORD"),
-    cl::desc("Element type of caches: auto, fp8, fp8_e4m3, fp8_e5m2, float16, bfloat16"),
-    cl::cat(scaleCategory));
 static cl::list<std::string>
-    skipLayers("kv-cache-dtype-skip-layers", cl::CommaSeparated, cl::value_desc("N,..."),
-               cl::desc("Layers whose cache stays in the model's type: indices, or sliding_window"),
+    targets("target", cl::CommaSeparated, cl::value_desc("sm_80,sm_90"),
+            cl::desc("Chips to emit code for (default: sm_90)"),
+            cl::cat(mainCategory));
+static cl::opt<std::string> output("o", cl::value_desc("BUNDLE"),
+                                   cl::desc("Folder to write the bundle to"),
+                                   cl::Required, cl::cat(mainCategory));
+static cl::opt<std::string> ptxasPath(
+    "ptxas", cl::value_desc("PATH"),
+    cl::desc(
+        "ptxas that makes cubins (default: the one on PATH or in CUDA_HOME; "
+        "'none': PTX only, which the driver finishes)"),
+    cl::cat(mainCategory));
+static cl::opt<std::string> kernelLibrary(
+    "kernel-library", cl::value_desc("FILE"),
+    cl::desc(
+        "Bitcode of the device library (default: the one beside the tool)"),
+    cl::cat(mainCategory));
+
+static cl::opt<std::string>
+    kvCacheDtype("kv-cache-dtype", cl::init("auto"), cl::value_desc("WORD"),
+                 cl::desc("Element type of caches: auto, fp8, fp8_e4m3, "
+                          "fp8_e5m2, float16, bfloat16"),
+                 cl::cat(scaleCategory));
+static cl::list<std::string>
+    skipLayers("kv-cache-dtype-skip-layers", cl::CommaSeparated,
+               cl::value_desc("N,..."),
+               cl::desc("Layers whose cache stays in the model's type: "
+                        "indices, or sliding_window"),
                cl::cat(scaleCategory));
 static cl::opt<std::string> scalePolicy(
     "scale-policy", cl::init("strict"), cl::value_desc("strict|compatible"),
-    cl::desc("Doubtful scales: an error, or what the serving stacks make of them"),
+    cl::desc(
+        "Doubtful scales: an error, or what the serving stacks make of them"),
     cl::cat(scaleCategory));
-static cl::list<std::string> scales("scale", cl::value_desc("LAYER.ROLE=F"),
-                                    cl::desc("Override a scale; may be repeated"),
-                                    cl::cat(scaleCategory));
-static cl::list<std::string> scaleOverlay("scale-overlay", cl::value_desc("FILE"),
-                                          cl::desc("safetensors file with scales; the last wins"),
-                                          cl::cat(scaleCategory));
-static cl::opt<std::string>
-    roundScalesTo("round-scales-to", cl::value_desc("bf16|f16"),
-                  cl::desc("Round loaded scales first, as the serving stacks do"),
-                  cl::cat(scaleCategory));
-static cl::opt<bool> requireCalibrated("require-calibrated",
-                                       cl::desc("A scale that is not given is an error"),
-                                       cl::cat(scaleCategory));
+static cl::list<std::string>
+    scales("scale", cl::value_desc("LAYER.ROLE=F"),
+           cl::desc("Override a scale; may be repeated"),
+           cl::cat(scaleCategory));
+static cl::list<std::string>
+    scaleOverlay("scale-overlay", cl::value_desc("FILE"),
+                 cl::desc("safetensors file with scales; the last wins"),
+                 cl::cat(scaleCategory));
+static cl::opt<std::string> roundScalesTo(
+    "round-scales-to", cl::value_desc("bf16|f16"),
+    cl::desc("Round loaded scales first, as the serving stacks do"),
+    cl::cat(scaleCategory));
+static cl::opt<bool>
+    requireCalibrated("require-calibrated",
+                      cl::desc("A scale that is not given is an error"),
+                      cl::cat(scaleCategory));
 
-static cl::opt<double> softmaxScale("softmax-scale", cl::init(0.0), cl::value_desc("F"),
+static cl::opt<double> softmaxScale("softmax-scale", cl::init(0.0),
+                                    cl::value_desc("F"),
                                     cl::desc("Softmax scale of every layer"),
                                     cl::cat(modelCategory));
 static cl::opt<double> softCap("soft-cap", cl::init(-1.0), cl::value_desc("F"),
                                cl::desc("Soft cap of the scores (0: none)"),
                                cl::cat(modelCategory));
-static cl::opt<int64_t> window("window", cl::init(-1), cl::value_desc("N"),
-                               cl::desc("Keys that a query sees, itself included (0: all)"),
-                               cl::cat(modelCategory));
+static cl::opt<int64_t>
+    window("window", cl::init(-1), cl::value_desc("N"),
+           cl::desc("Keys that a query sees, itself included (0: all)"),
+           cl::cat(modelCategory));
 
-static cl::opt<int64_t> pageSize("page-size", cl::init(16), cl::value_desc("N"),
-                                 cl::desc("Tokens of a page, a power of two (default: 16)"),
-                                 cl::cat(capacityCategory));
-static cl::opt<std::string> kvLayout("kv-layout", cl::init("nhd"),
-                                     cl::value_desc("nhd|hnd|packed"),
-                                     cl::desc("Order of a page in memory (default: nhd)"),
-                                     cl::cat(capacityCategory));
+static cl::opt<int64_t>
+    pageSize("page-size", cl::init(16), cl::value_desc("N"),
+             cl::desc("Tokens of a page, a power of two (default: 16)"),
+             cl::cat(capacityCategory));
+static cl::opt<std::string>
+    kvLayout("kv-layout", cl::init("nhd"), cl::value_desc("nhd|hnd|packed"),
+             cl::desc("Order of a page in memory (default: nhd)"),
+             cl::cat(capacityCategory));
 static cl::opt<int64_t>
     maxTokens("max-tokens", cl::init(256), cl::value_desc("N"),
               cl::desc("Rows of one step, over all sequences (default: 256)"),
               cl::cat(capacityCategory));
-static cl::opt<int64_t> maxSequences("max-sequences", cl::init(64), cl::value_desc("N"),
-                                     cl::desc("Sequences of one step (default: 64)"),
-                                     cl::cat(capacityCategory));
-static cl::opt<int64_t> maxPagesPerSequence("max-pages-per-sequence", cl::init(128),
-                                            cl::value_desc("N"),
-                                            cl::desc("Pages of one sequence (default: 128)"),
-                                            cl::cat(capacityCategory));
 static cl::opt<int64_t>
-    numPages("num-pages", cl::init(0), cl::value_desc("N"),
-             cl::desc("Pages in the pool (default: max-sequences * max-pages-per-sequence)"),
+    maxSequences("max-sequences", cl::init(64), cl::value_desc("N"),
+                 cl::desc("Sequences of one step (default: 64)"),
+                 cl::cat(capacityCategory));
+static cl::opt<int64_t>
+    maxPagesPerSequence("max-pages-per-sequence", cl::init(128),
+                        cl::value_desc("N"),
+                        cl::desc("Pages of one sequence (default: 128)"),
+                        cl::cat(capacityCategory));
+static cl::opt<int64_t> numPages(
+    "num-pages", cl::init(0), cl::value_desc("N"),
+    cl::desc(
+        "Pages in the pool (default: max-sequences * max-pages-per-sequence)"),
+    cl::cat(capacityCategory));
+static cl::opt<bool>
+    oneGraph("one-graph",
+             cl::desc("A foreign op that splits the graph is an error"),
              cl::cat(capacityCategory));
-static cl::opt<bool> oneGraph("one-graph",
-                              cl::desc("A foreign op that splits the graph is an error"),
-                              cl::cat(capacityCategory));
 
-static cl::opt<bool> remarks("remarks", cl::desc("Print remarks: what was chosen, and why"),
-                             cl::cat(diagnosticCategory));
-static cl::opt<bool> quietRemarks("quiet-remarks", cl::desc("Print no remarks (the default)"),
+static cl::opt<bool>
+    remarks("remarks", cl::desc("Print remarks: what was chosen, and why"),
+            cl::cat(diagnosticCategory));
+static cl::opt<bool> quietRemarks("quiet-remarks",
+                                  cl::desc("Print no remarks (the default)"),
                                   cl::cat(diagnosticCategory));
-static cl::opt<bool> warningsAreErrors("Werror", cl::desc("Treat warnings as errors"),
+static cl::opt<bool> warningsAreErrors("Werror",
+                                       cl::desc("Treat warnings as errors"),
                                        cl::cat(diagnosticCategory));
-static cl::opt<bool> quiet("quiet", cl::desc("Print no table"), cl::cat(diagnosticCategory));
+static cl::opt<bool> quiet("quiet", cl::desc("Print no table"),
+                           cl::cat(diagnosticCategory));
 
 //===----------------------------------------------------------------------===//
 // The tool
@@ -209,16 +233,19 @@ static void printTable(const ::kvcache::Bundle &bundle) {
   for (const ::kvcache::Layer &layer : manifest.layers) {
     std::string kernel;
     for (const ::kvcache::Launch &launch : manifest.targets.front().launches)
-      if (launch.layer == layer.id && launch.op == ::kvcache::LaunchOp::PagedAttention)
+      if (launch.layer == layer.id &&
+          launch.op == ::kvcache::LaunchOp::PagedAttention)
         kernel = launch.kernel;
     std::string softmax;
     llvm::raw_string_ostream(softmax)
-        << llvm::format("%.6g", layer.softmaxScale.value()) << " (" << layer.softmaxScaleFrom
-        << ")";
+        << llvm::format("%.6g", layer.softmaxScale.value()) << " ("
+        << layer.softmaxScaleFrom << ")";
     rows.push_back({layer.name,
-                    std::string(::kvcache::elementTypeName(layer.elementType)) + " " +
-                        layer.layout + " page " + std::to_string(layer.pageSize),
-                    describeScale(layer.kScale), describeScale(layer.vScale), softmax, kernel});
+                    std::string(::kvcache::elementTypeName(layer.elementType)) +
+                        " " + layer.layout + " page " +
+                        std::to_string(layer.pageSize),
+                    describeScale(layer.kScale), describeScale(layer.vScale),
+                    softmax, kernel});
   }
   printRows(rows);
   llvm::outs() << "\n";
@@ -241,17 +268,22 @@ int main(int argc, char **argv) {
     return 1;
   }
   llvm::InitLLVM init(argc, argv);
-  cl::HideUnrelatedOptions({&mainCategory, &scaleCategory, &modelCategory, &capacityCategory,
-                            &diagnosticCategory});
+  cl::HideUnrelatedOptions({&mainCategory, &scaleCategory, &modelCategory,
+                            &capacityCategory, &diagnosticCategory});
   cl::SetVersionPrinter([](llvm::raw_ostream &stream) {
-    stream << "kvcache-compile " KVCACHE_VERSION " (LLVM " LLVM_VERSION_STRING ")\n";
+    stream << "kvcache-compile " KVCACHE_VERSION " (LLVM " LLVM_VERSION_STRING
+              ")\n";
   });
   cl::ParseCommandLineOptions(
       argc, argv,
-      "Compiles the KV-cache ops of a graph, with the scales of a checkpoint, to a\n"
-      "bundle of FP8 kernels that kvcache-run and the runtime library replay.\n\n"
-      "  kvcache-compile graph.mlir --checkpoint=model/ --target=sm_80,sm_90 -o model.kvb\n\n"
-      "Exit codes: 0 the bundle was written; 1 it was not, and nothing was left behind.\n");
+      "Compiles the KV-cache ops of a graph, with the scales of a checkpoint, "
+      "to a\n"
+      "bundle of FP8 kernels that kvcache-run and the runtime library "
+      "replay.\n\n"
+      "  kvcache-compile graph.mlir --checkpoint=model/ --target=sm_80,sm_90 "
+      "-o model.kvb\n\n"
+      "Exit codes: 0 the bundle was written; 1 it was not, and nothing was "
+      "left behind.\n");
 
   mlir::kvcache::CompileOptions options;
   options.checkpoint = checkpoint.getValue();
@@ -271,19 +303,25 @@ int main(int argc, char **argv) {
   options.pageSize = pageSize.getValue();
   options.kvLayout = kvLayout.getValue();
   options.maxTokens = maxTokens.getValue();
-  options.maxSequences = std::min(maxSequences.getValue(), maxTokens.getValue());
+  options.maxSequences =
+      std::min(maxSequences.getValue(), maxTokens.getValue());
   options.maxPagesPerSequence = maxPagesPerSequence.getValue();
-  options.numPages = numPages.getValue() ? numPages.getValue()
-                                         : options.maxSequences * options.maxPagesPerSequence;
+  options.numPages = numPages.getValue()
+                         ? numPages.getValue()
+                         : options.maxSequences * options.maxPagesPerSequence;
   options.oneGraph = oneGraph.getValue();
   options.requireAttention = true;
-  options.kernelLibrary =
-      kernelLibrary.empty() ? mlir::kvcache::findKernelLibrary() : kernelLibrary.getValue();
+  options.kernelLibrary = kernelLibrary.empty()
+                              ? mlir::kvcache::findKernelLibrary()
+                              : kernelLibrary.getValue();
   for (auto [name, value] :
-       {std::pair<StringRef, int64_t>{"page-size", pageSize}, {"max-tokens", maxTokens},
-        {"max-sequences", maxSequences}, {"max-pages-per-sequence", maxPagesPerSequence}})
+       {std::pair<StringRef, int64_t>{"page-size", pageSize},
+        {"max-tokens", maxTokens},
+        {"max-sequences", maxSequences},
+        {"max-pages-per-sequence", maxPagesPerSequence}})
     if (value <= 0)
-      return fail("--" + name + ": expected a positive number, but found " + llvm::Twine(value));
+      return fail("--" + name + ": expected a positive number, but found " +
+                  llvm::Twine(value));
 
   mlir::kvcache::BundleOptions bundleOptions;
   for (const std::string &target : targets)
@@ -294,12 +332,15 @@ int main(int argc, char **argv) {
   if (bundleOptions.targets.empty())
     bundleOptions.targets.push_back("sm_90");
   bundleOptions.ptxas = findPtxas();
-  if (options.kernelLibrary.empty() || !llvm::sys::fs::exists(options.kernelLibrary))
-    return fail(options.kernelLibrary.empty()
-                    ? llvm::Twine("the device library kvcache_kernels.bc was not found beside the "
-                                  "tool; name it with --kernel-library=FILE")
-                    : "--kernel-library: " + llvm::Twine(options.kernelLibrary) +
-                          ": no such file");
+  if (options.kernelLibrary.empty() ||
+      !llvm::sys::fs::exists(options.kernelLibrary))
+    return fail(
+        options.kernelLibrary.empty()
+            ? llvm::Twine("the device library kvcache_kernels.bc was not found "
+                          "beside the "
+                          "tool; name it with --kernel-library=FILE")
+            : "--kernel-library: " + llvm::Twine(options.kernelLibrary) +
+                  ": no such file");
 
   auto file = llvm::MemoryBuffer::getFileOrSTDIN(graphFile);
   if (!file)
@@ -323,23 +364,25 @@ int main(int argc, char **argv) {
   sourceManager->AddNewSourceBuffer(std::move(*file), llvm::SMLoc());
   unsigned warnings = 0, errors = 0;
   SourceMgrDiagnosticHandler handler(*sourceManager, &context);
-  context.getDiagEngine().registerHandler([&](Diagnostic &diagnostic) -> LogicalResult {
-    switch (diagnostic.getSeverity()) {
-    case DiagnosticSeverity::Remark:
-      return success(!remarks || quietRemarks);
-    case DiagnosticSeverity::Warning:
-      ++warnings;
-      return failure();
-    case DiagnosticSeverity::Error:
-      ++errors;
-      return failure();
-    case DiagnosticSeverity::Note:
-      return failure();
-    }
-    return failure();
-  });
+  context.getDiagEngine().registerHandler(
+      [&](Diagnostic &diagnostic) -> LogicalResult {
+        switch (diagnostic.getSeverity()) {
+        case DiagnosticSeverity::Remark:
+          return success(!remarks || quietRemarks);
+        case DiagnosticSeverity::Warning:
+          ++warnings;
+          return failure();
+        case DiagnosticSeverity::Error:
+          ++errors;
+          return failure();
+        case DiagnosticSeverity::Note:
+          return failure();
+        }
+        return failure();
+      });
 
-  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(sourceManager, &context);
+  OwningOpRef<ModuleOp> module =
+      parseSourceFile<ModuleOp>(sourceManager, &context);
   if (!module)
     return 1;
   PassManager pm(&context, ModuleOp::getOperationName());
@@ -352,7 +395,8 @@ int main(int argc, char **argv) {
   if (failed(bundle))
     return errors ? 1 : fail("no bundle could be built");
   if (warningsAreErrors && warnings)
-    return fail(llvm::Twine(warnings) + (warnings == 1 ? " warning" : " warnings") +
+    return fail(llvm::Twine(warnings) +
+                (warnings == 1 ? " warning" : " warnings") +
                 " treated as errors (--Werror); nothing was written");
   if (::kvcache::Error error = ::kvcache::writeBundle(output, *bundle))
     return fail(error.message());

@@ -1,4 +1,5 @@
-//===- kvcache-opt.cpp - mlir-opt with kvcache ------------------------------===//
+//===- kvcache-opt.cpp - mlir-opt with kvcache
+//------------------------------===//
 
 #include "kvcache/InitAll.h"
 #include "kvcache/Runtime/Migration.h"
@@ -24,5 +25,7 @@ int main(int argc, char **argv) {
   mlir::kvcache::registerKVCacheDialect(registry);
   mlir::kvcache::registerKVCachePasses();
   return mlir::asMainReturnCode(mlir::MlirOptMain(
-      argc, argv, "mlir-opt with the kvcache dialect, its passes and its pipelines\n", registry));
+      argc, argv,
+      "mlir-opt with the kvcache dialect, its passes and its pipelines\n",
+      registry));
 }

@@ -34,9 +34,10 @@ namespace mlir::kvcache {
 /// Names of discardable attributes.
 inline constexpr llvm::StringLiteral kBufferName = "kvcache.name";
 inline constexpr llvm::StringLiteral kBufferRole = "kvcache.role";
-/// On an attention op: where its softmax scale comes from, when the graph did not
-/// say it.
-inline constexpr llvm::StringLiteral kSoftmaxScaleFrom = "kvcache.softmax_scale_from";
+/// On an attention op: where its softmax scale comes from, when the graph did
+/// not say it.
+inline constexpr llvm::StringLiteral kSoftmaxScaleFrom =
+    "kvcache.softmax_scale_from";
 /// On a private function: the `@program::@segment` that it stands for.
 inline constexpr llvm::StringLiteral kSegment = "kvcache.segment";
 

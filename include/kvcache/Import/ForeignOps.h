@@ -81,7 +81,8 @@ public:
 
   /// Nothing if `op` is not a custom op. Registered ops other than calls never
   /// are.
-  static std::optional<ForeignCall> match(Operation *op, SymbolTableCollection &symbols);
+  static std::optional<ForeignCall> match(Operation *op,
+                                          SymbolTableCollection &symbols);
 
   Operation *getOperation() const { return op; }
   Form getForm() const { return form; }

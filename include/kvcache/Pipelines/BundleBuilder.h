@@ -22,7 +22,8 @@ struct BundleOptions {
 /// Compiles the programs of `module`, as buildProgramPipeline leaves it, for
 /// every target. `module` is not changed. Equal inputs give equal bytes.
 /// Errors are reported at the op they concern.
-FailureOr<::kvcache::Bundle> buildBundle(ModuleOp module, const CompileOptions &options,
+FailureOr<::kvcache::Bundle> buildBundle(ModuleOp module,
+                                         const CompileOptions &options,
                                          const BundleOptions &bundleOptions);
 
 } // namespace mlir::kvcache

@@ -17,65 +17,86 @@ namespace mlir::kvcache {
 struct CompileOptions : public PassPipelineOptions<CompileOptions> {
   Option<std::string> checkpoint{
       *this, "checkpoint",
-      llvm::cl::desc("Folder with safetensors files and config.json, or one safetensors file")};
+      llvm::cl::desc("Folder with safetensors files and config.json, or one "
+                     "safetensors file")};
   Option<std::string> kvCacheDtype{
       *this, "kv-cache-dtype",
-      llvm::cl::desc("Element type of caches: auto, fp8, fp8_e4m3, fp8_e5m2, float16, bfloat16"),
+      llvm::cl::desc("Element type of caches: auto, fp8, fp8_e4m3, fp8_e5m2, "
+                     "float16, bfloat16"),
       llvm::cl::init("auto")};
   ListOption<std::string> skipLayers{
       *this, "kv-cache-dtype-skip-layers",
-      llvm::cl::desc("Layers whose cache stays in the model's type: indices, or sliding_window")};
+      llvm::cl::desc("Layers whose cache stays in the model's type: indices, "
+                     "or sliding_window")};
   Option<std::string> scalePolicy{
       *this, "scale-policy",
-      llvm::cl::desc("strict: doubtful scales are errors; compatible: as the serving stacks do"),
+      llvm::cl::desc("strict: doubtful scales are errors; compatible: as the "
+                     "serving stacks do"),
       llvm::cl::init("strict")};
-  ListOption<std::string> scales{*this, "scale",
-                                 llvm::cl::desc("Override, as LAYER.ROLE=F; may be repeated")};
+  ListOption<std::string> scales{
+      *this, "scale",
+      llvm::cl::desc("Override, as LAYER.ROLE=F; may be repeated")};
   ListOption<std::string> scaleOverlay{
-      *this, "scale-overlay", llvm::cl::desc("safetensors file with scales; the last one wins")};
+      *this, "scale-overlay",
+      llvm::cl::desc("safetensors file with scales; the last one wins")};
   Option<std::string> roundScalesTo{
       *this, "round-scales-to",
-      llvm::cl::desc("Round loaded scales to bf16 or f16 first, as the serving stacks do")};
-  Option<bool> requireCalibrated{*this, "require-calibrated",
-                                 llvm::cl::desc("A scale that is not given is an error"),
-                                 llvm::cl::init(false)};
-  Option<double> softmaxScale{*this, "softmax-scale",
-                              llvm::cl::desc("Softmax scale of every layer (0: from the config)"),
-                              llvm::cl::init(0.0)};
-  Option<double> softCap{*this, "soft-cap",
-                         llvm::cl::desc("Soft cap of attention scores (negative: from the config)"),
-                         llvm::cl::init(-1.0)};
+      llvm::cl::desc("Round loaded scales to bf16 or f16 first, as the serving "
+                     "stacks do")};
+  Option<bool> requireCalibrated{
+      *this, "require-calibrated",
+      llvm::cl::desc("A scale that is not given is an error"),
+      llvm::cl::init(false)};
+  Option<double> softmaxScale{
+      *this, "softmax-scale",
+      llvm::cl::desc("Softmax scale of every layer (0: from the config)"),
+      llvm::cl::init(0.0)};
+  Option<double> softCap{
+      *this, "soft-cap",
+      llvm::cl::desc(
+          "Soft cap of attention scores (negative: from the config)"),
+      llvm::cl::init(-1.0)};
   Option<int64_t> window{
       *this, "window",
-      llvm::cl::desc("Keys that a query sees, itself included (negative: from the config; 0: all)"),
+      llvm::cl::desc("Keys that a query sees, itself included (negative: from "
+                     "the config; 0: all)"),
       llvm::cl::init(-1)};
-  Option<bool> requireAttention{*this, "require-attention",
-                                llvm::cl::desc("A graph without attention is an error"),
-                                llvm::cl::init(false)};
-  Option<int64_t> pageSize{*this, "page-size", llvm::cl::desc("Tokens of a page"),
+  Option<bool> requireAttention{
+      *this, "require-attention",
+      llvm::cl::desc("A graph without attention is an error"),
+      llvm::cl::init(false)};
+  Option<int64_t> pageSize{*this, "page-size",
+                           llvm::cl::desc("Tokens of a page"),
                            llvm::cl::init(16)};
-  Option<std::string> kvLayout{*this, "kv-layout",
-                               llvm::cl::desc("Order of a page: nhd, hnd or packed"),
-                               llvm::cl::init("nhd")};
-  Option<int64_t> maxTokens{*this, "max-tokens",
-                            llvm::cl::desc("Rows of one step over all sequences (0: not known)"),
-                            llvm::cl::init(0)};
-  Option<int64_t> maxSequences{*this, "max-sequences",
-                               llvm::cl::desc("Sequences of one step (0: not known)"),
-                               llvm::cl::init(0)};
-  Option<int64_t> maxPagesPerSequence{*this, "max-pages-per-sequence",
-                                      llvm::cl::desc("Pages of one sequence (0: not known)"),
-                                      llvm::cl::init(0)};
-  Option<int64_t> numPages{*this, "num-pages", llvm::cl::desc("Pages in the pool (0: not known)"),
+  Option<std::string> kvLayout{
+      *this, "kv-layout", llvm::cl::desc("Order of a page: nhd, hnd or packed"),
+      llvm::cl::init("nhd")};
+  Option<int64_t> maxTokens{
+      *this, "max-tokens",
+      llvm::cl::desc("Rows of one step over all sequences (0: not known)"),
+      llvm::cl::init(0)};
+  Option<int64_t> maxSequences{
+      *this, "max-sequences",
+      llvm::cl::desc("Sequences of one step (0: not known)"),
+      llvm::cl::init(0)};
+  Option<int64_t> maxPagesPerSequence{
+      *this, "max-pages-per-sequence",
+      llvm::cl::desc("Pages of one sequence (0: not known)"),
+      llvm::cl::init(0)};
+  Option<int64_t> numPages{*this, "num-pages",
+                           llvm::cl::desc("Pages in the pool (0: not known)"),
                            llvm::cl::init(0)};
-  Option<bool> oneGraph{*this, "one-graph",
-                        llvm::cl::desc("A foreign op that splits the graph is an error"),
-                        llvm::cl::init(false)};
-  Option<std::string> target{*this, "target", llvm::cl::desc("Chip, such as sm_90"),
+  Option<bool> oneGraph{
+      *this, "one-graph",
+      llvm::cl::desc("A foreign op that splits the graph is an error"),
+      llvm::cl::init(false)};
+  Option<std::string> target{*this, "target",
+                             llvm::cl::desc("Chip, such as sm_90"),
                              llvm::cl::init("sm_90")};
   Option<std::string> kernelLibrary{
       *this, "kernel-library",
-      llvm::cl::desc("Bitcode of the device library (default: the one beside the tool)")};
+      llvm::cl::desc(
+          "Bitcode of the device library (default: the one beside the tool)")};
 };
 
 /// Import, and scales to constants: the graph's ops become cache ops whose

@@ -1,4 +1,5 @@
-//===- EquivalenceTest.cpp - Import leaves foreign IR as it was -------------===//
+//===- EquivalenceTest.cpp - Import leaves foreign IR as it was
+//-------------===//
 //
 // Every op outside the serving stack's families must still be there after
 // import, in its order, with the same attributes, types and regions, and with
@@ -28,14 +29,16 @@ std::unique_ptr<MLIRContext> makeContext() {
   DialectRegistry registry;
   registerAllDialects(registry);
   registry.insert<KVCacheDialect>();
-  auto context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
+  auto context =
+      std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
   context->allowUnregisteredDialects();
   context->loadAllAvailableDialects();
   return context;
 }
 
 OwningOpRef<ModuleOp> parse(MLIRContext &context, const std::string &name) {
-  return parseSourceFile<ModuleOp>(std::string(KVCACHE_TEST_INPUTS) + "/graphs/" + name, &context);
+  return parseSourceFile<ModuleOp>(
+      std::string(KVCACHE_TEST_INPUTS) + "/graphs/" + name, &context);
 }
 
 LogicalResult import(ModuleOp module) {
@@ -64,24 +67,29 @@ class Comparison {
 public:
   unsigned countDifferences(func::FuncOp before, func::FuncOp after) {
     EXPECT_EQ(before.getFunctionType(), after.getFunctionType());
-    for (auto [oldArg, newArg] : llvm::zip_equal(before.getArguments(), after.getArguments()))
+    for (auto [oldArg, newArg] :
+         llvm::zip_equal(before.getArguments(), after.getArguments()))
       map[oldArg] = newArg;
     mapAttentions(before, after);
     mapCalculations(before);
-    SmallVector<Operation *> oldOps = getForeignOps(before), newOps = getForeignOps(after);
+    SmallVector<Operation *> oldOps = getForeignOps(before),
+                             newOps = getForeignOps(after);
     EXPECT_EQ(oldOps.size(), newOps.size());
     EXPECT_GT(oldOps.size(), 100u);
     unsigned differences = 0;
     for (auto [oldOp, newOp] : llvm::zip(oldOps, newOps)) {
       bool same = OperationEquivalence::isEquivalentTo(
           oldOp, newOp,
-          [&](Value oldValue, Value newValue) { return success(lookup(oldValue) == newValue); },
+          [&](Value oldValue, Value newValue) {
+            return success(lookup(oldValue) == newValue);
+          },
           [&](Value oldValue, Value newValue) { map[oldValue] = newValue; },
           OperationEquivalence::None);
       if (!same && ++differences == 1)
-        ADD_FAILURE() << "first difference: " << debugString(oldOp) << " became "
-                      << debugString(newOp);
-      for (auto [oldResult, newResult] : llvm::zip(oldOp->getResults(), newOp->getResults()))
+        ADD_FAILURE() << "first difference: " << debugString(oldOp)
+                      << " became " << debugString(newOp);
+      for (auto [oldResult, newResult] :
+           llvm::zip(oldOp->getResults(), newOp->getResults()))
         map[oldResult] = newResult;
     }
     return differences;
@@ -104,7 +112,8 @@ private:
     return text;
   }
 
-  static SmallVector<ForeignCall> getCalls(func::FuncOp function, StringRef name) {
+  static SmallVector<ForeignCall> getCalls(func::FuncOp function,
+                                           StringRef name) {
     SymbolTableCollection symbols;
     SmallVector<ForeignCall> calls;
     function.walk([&](Operation *op) {
@@ -128,9 +137,11 @@ private:
   /// Results of the scale calculation are its operands: the old graph is
   /// compared as if they were used in their place.
   void mapCalculations(func::FuncOp before) {
-    for (const ForeignCall &call : getCalls(before, "vllm.maybe_calc_kv_scales"))
+    for (const ForeignCall &call :
+         getCalls(before, "vllm.maybe_calc_kv_scales"))
       for (OpResult result : call.getOperation()->getResults())
-        result.replaceAllUsesWith(call.getOperation()->getOperand(result.getResultNumber()));
+        result.replaceAllUsesWith(
+            call.getOperation()->getOperand(result.getResultNumber()));
   }
 };
 
@@ -138,7 +149,8 @@ class Equivalence : public testing::TestWithParam<const char *> {};
 
 TEST_P(Equivalence, ForeignOpsStay) {
   std::unique_ptr<MLIRContext> context = makeContext();
-  OwningOpRef<ModuleOp> before = parse(*context, GetParam()), after = parse(*context, GetParam());
+  OwningOpRef<ModuleOp> before = parse(*context, GetParam()),
+                        after = parse(*context, GetParam());
   ASSERT_TRUE(before && after);
   ASSERT_TRUE(succeeded(import(*after)));
   ASSERT_TRUE(succeeded(verify(*after)));
@@ -161,12 +173,15 @@ TEST_P(Equivalence, ForeignOpsStay) {
   EXPECT_EQ(calculations, name.starts_with("llama_legacy") ? 2u : 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Graphs, Equivalence,
-    testing::Values("llama/ops.linalg.dyn.mlir", "llama/ops.linalg.st.mlir",
-                    "llama/call.linalg.dyn.mlir", "llama_legacy/ops.linalg.dyn.mlir",
-                    "llama_legacy/ops.linalg.st.mlir", "llama_legacy/call.linalg.dyn.mlir",
-                    "hybrid/ops.linalg.dyn.mlir", "hybrid/ops.linalg.st.mlir"));
+INSTANTIATE_TEST_SUITE_P(Graphs, Equivalence,
+                         testing::Values("llama/ops.linalg.dyn.mlir",
+                                         "llama/ops.linalg.st.mlir",
+                                         "llama/call.linalg.dyn.mlir",
+                                         "llama_legacy/ops.linalg.dyn.mlir",
+                                         "llama_legacy/ops.linalg.st.mlir",
+                                         "llama_legacy/call.linalg.dyn.mlir",
+                                         "hybrid/ops.linalg.dyn.mlir",
+                                         "hybrid/ops.linalg.st.mlir"));
 
 // The comparison itself notices a changed attribute, operand and op.
 TEST(EquivalenceOfFunctions, NoticesChanges) {
@@ -180,15 +195,18 @@ TEST(EquivalenceOfFunctions, NoticesChanges) {
     testing::TestPartResultArray failures;
     {
       testing::ScopedFakeTestPartResultReporter reporter(
-          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
-      differences = Comparison().countDifferences(before->lookupSymbol<func::FuncOp>("main"),
-                                                  after->lookupSymbol<func::FuncOp>("main"));
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS,
+          &failures);
+      differences = Comparison().countDifferences(
+          before->lookupSymbol<func::FuncOp>("main"),
+          after->lookupSymbol<func::FuncOp>("main"));
     }
     return differences + unsigned(failures.size());
   };
   EXPECT_EQ(countWith([](func::FuncOp) {}), 0u);
   EXPECT_GT(countWith([](func::FuncOp function) {
-              getForeignOps(function)[50]->setAttr("x", UnitAttr::get(function.getContext()));
+              getForeignOps(function)[50]->setAttr(
+                  "x", UnitAttr::get(function.getContext()));
             }),
             0u);
   EXPECT_GT(countWith([](func::FuncOp function) {

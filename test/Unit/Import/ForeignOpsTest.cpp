@@ -1,4 +1,5 @@
-//===- ForeignOpsTest.cpp - The table of op names and operand roles ---------===//
+//===- ForeignOpsTest.cpp - The table of op names and operand roles
+//---------===//
 
 #include "kvcache/Import/ForeignOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -13,28 +14,33 @@ namespace {
 
 TEST(ForeignOpTable, KnowsTheOpsOfVLLM) {
   ForeignOpTable table = ForeignOpTable::getDefault();
-  const ForeignOpSpec *attention = table.find("vllm.unified_attention_with_output");
+  const ForeignOpSpec *attention =
+      table.find("vllm.unified_attention_with_output");
   ASSERT_NE(attention, nullptr);
   EXPECT_EQ(attention->kind, ForeignOpKind::Attention);
   ASSERT_NE(attention->findOperand("output_block_scale"), nullptr);
-  EXPECT_EQ(attention->findOperand("output_block_scale")->role, ForeignOperandRole::Refused);
+  EXPECT_EQ(attention->findOperand("output_block_scale")->role,
+            ForeignOperandRole::Refused);
   EXPECT_EQ(attention->findOperand("nothing"), nullptr);
   EXPECT_EQ(table.find("vllm.unified_mla_attention"), nullptr);
 }
 
 TEST(ForeignOpTable, TakesMoreOps) {
   ForeignOpTable table = ForeignOpTable::getDefault();
-  table.add(
-      {"my.attention",
-       ForeignOpKind::Attention,
-       {{"q", ForeignOperandRole::Query, true, ""}, {"o", ForeignOperandRole::Output, true, ""}}});
+  table.add({"my.attention",
+             ForeignOpKind::Attention,
+             {{"q", ForeignOperandRole::Query, true, ""},
+              {"o", ForeignOperandRole::Output, true, ""}}});
   ASSERT_NE(table.find("my.attention"), nullptr);
-  EXPECT_EQ(table.find("my.attention")->findOperand("q")->role, ForeignOperandRole::Query);
+  EXPECT_EQ(table.find("my.attention")->findOperand("q")->role,
+            ForeignOperandRole::Query);
 }
 
 TEST(ForeignOpTable, TellsFamilies) {
-  EXPECT_TRUE(ForeignOpTable::isOfKnownFamily("vllm.unified_mla_kv_cache_update"));
-  EXPECT_TRUE(ForeignOpTable::isOfKnownFamily("_C_cache_ops.reshape_and_cache"));
+  EXPECT_TRUE(
+      ForeignOpTable::isOfKnownFamily("vllm.unified_mla_kv_cache_update"));
+  EXPECT_TRUE(
+      ForeignOpTable::isOfKnownFamily("_C_cache_ops.reshape_and_cache"));
   EXPECT_FALSE(ForeignOpTable::isOfKnownFamily("vllm.all_reduce"));
   EXPECT_FALSE(ForeignOpTable::isOfKnownFamily("_C.rms_norm"));
   EXPECT_FALSE(ForeignOpTable::isOfKnownFamily("other.attention"));
@@ -96,8 +102,10 @@ TEST_F(Matching, FindsMutatedOperandsByName) {
     }
   )mlir");
   ASSERT_EQ(calls.size(), 2u);
-  EXPECT_EQ(calls[0].getMutatedOperand(0), calls[0].getOperation()->getOperand(1));
-  EXPECT_EQ(calls[0].getMutatedOperand(1), calls[0].getOperation()->getOperand(0));
+  EXPECT_EQ(calls[0].getMutatedOperand(0),
+            calls[0].getOperation()->getOperand(1));
+  EXPECT_EQ(calls[0].getMutatedOperand(1),
+            calls[0].getOperation()->getOperand(0));
   // Another type cannot be the operand.
   EXPECT_EQ(calls[1].getMutatedOperand(0), Value());
 }

@@ -274,6 +274,20 @@ TEST_F(WarpTest, NamedBarrierPairsProducerAndConsumer) {
   EXPECT_EQ(out[31], 63u);
 }
 
+TEST_F(WarpTest, CacheHintsAreAccepted) {
+  EXPECT_EQ(
+      each("createpolicy.fractional.L2::evict_first.b64 %d9, 1.0;\n"
+           "ld.global.L1::no_allocate.L2::cache_hint.u32 %r4, [%d3], %d9;",
+           lanes()),
+      lanes());
+  EXPECT_EQ(each("prefetch.global.L2 [%d3]; ld.relaxed.gpu.global.u32 %r5, "
+                 "[%d3]; ld.acquire.sys.global.u32 %r4, [%d3];\n"
+                 "ld.volatile.global.u32 %r6, [%d3]; fence.acq_rel.gpu;\n"
+                 "fence.sc.cta; membar.gl;",
+                 lanes()),
+            lanes());
+}
+
 TEST_F(WarpTest, SpecialRegisters) {
   std::vector<uint32_t> out(8);
   uint64_t p = add(out);
