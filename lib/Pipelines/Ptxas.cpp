@@ -80,14 +80,6 @@ static llvm::Expected<std::string> run(StringRef path,
 
 llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip,
                                               StringRef ptx) {
-  llvm::Expected<std::string> versionText = run(path, {path, "--version"});
-  if (!versionText)
-    return versionText.takeError();
-  SmallVector<StringRef, 2> match;
-  std::string version = "unknown";
-  if (Regex("release [0-9.]+, V([0-9.]+)").match(*versionText, &match))
-    version = match[1].str();
-
   SmallString<128> input, output;
   int descriptor;
   if (std::error_code error =
@@ -113,6 +105,12 @@ llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip,
     return fail(Twine(path) + " wrote no output for " + chip);
   Cubin cubin;
   cubin.object = (*object)->getBuffer().str();
+  // A cubin names the tools that made it.
+  SmallVector<StringRef, 2> match;
+  std::string version = "unknown";
+  if (Regex("Cuda compilation tools, release [0-9.]+, V([0-9.]+)")
+          .match(cubin.object, &match))
+    version = match[1].str();
   parseReport(*log, version, cubin.reports);
   return cubin;
 }
