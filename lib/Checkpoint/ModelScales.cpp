@@ -67,10 +67,7 @@ public:
       layersFromNames();
     resolveTypes();
     resolveAll();
-    std::stable_sort(model.diagnostics.begin(), model.diagnostics.end(),
-                     [](const Diagnostic &a, const Diagnostic &b) {
-                       return a.severity < b.severity;
-                     });
+    sortDiagnostics();
     return std::move(model);
   }
 
@@ -85,6 +82,17 @@ private:
   void collect(const std::vector<Diagnostic> &diagnostics) {
     model.diagnostics.insert(model.diagnostics.end(), diagnostics.begin(),
                              diagnostics.end());
+  }
+
+  /// Errors first, else in the order in which they came up.
+  void sortDiagnostics() {
+    std::vector<Diagnostic> sorted;
+    for (Severity severity :
+         {Severity::Error, Severity::Warning, Severity::Remark})
+      for (Diagnostic &diagnostic : model.diagnostics)
+        if (diagnostic.severity == severity)
+          sorted.push_back(std::move(diagnostic));
+    model.diagnostics = std::move(sorted);
   }
 
   Module &addModule(std::string_view name) {

@@ -177,13 +177,12 @@ LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
   return success();
 }
 
-void CacheType::print(AsmPrinter &printer) const {
-  printer << '<' << getNumHeads() << " x " << getHeadDim() << " x "
-          << getElementType() << '>';
+void CacheType::printShape(AsmPrinter &printer) const {
+  printer << getNumHeads() << " x " << getHeadDim() << " x "
+          << getElementType();
 }
 
-/// `2 x 64 x bf16`, without the angle brackets.
-static FailureOr<CacheType> parseCacheShape(AsmParser &parser) {
+FailureOr<CacheType> CacheType::parseShape(AsmParser &parser) {
   int64_t numHeads = 0, headDim = 0;
   Type elementType;
   SMLoc loc = parser.getCurrentLocation();
@@ -191,18 +190,24 @@ static FailureOr<CacheType> parseCacheShape(AsmParser &parser) {
       parser.parseInteger(headDim) || parser.parseKeyword("x") ||
       parser.parseType(elementType))
     return failure();
-  CacheType type = CacheType::getChecked([&] { return parser.emitError(loc); },
-                                         parser.getContext(), numHeads, headDim,
-                                         elementType);
+  CacheType type = getChecked([&] { return parser.emitError(loc); },
+                              parser.getContext(), numHeads, headDim,
+                              elementType);
   if (!type)
     return failure();
   return type;
 }
 
+void CacheType::print(AsmPrinter &printer) const {
+  printer << '<';
+  printShape(printer);
+  printer << '>';
+}
+
 Type CacheType::parse(AsmParser &parser) {
   if (parser.parseLess())
     return {};
-  FailureOr<CacheType> type = parseCacheShape(parser);
+  FailureOr<CacheType> type = parseShape(parser);
   if (failed(type) || parser.parseGreater())
     return {};
   return *type;

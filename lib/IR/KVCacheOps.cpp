@@ -48,41 +48,30 @@ static void printPlainInteger(OpAsmPrinter &printer, Operation *,
 static constexpr StringLiteral kCapacities[] = {
     "max_tokens", "max_sequences", "max_pages_per_sequence", "num_pages"};
 
-// Capacities print without their i64 type.
-static ParseResult parseCapacityDict(OpAsmParser &parser,
-                                     NamedAttrList &attrs) {
-  return parser.parseOptionalAttrDict(attrs);
+static ParseResult parseGroupBody(OpAsmParser &parser, IntegerAttr &pageSize,
+                                  NamedAttrList &attrs) {
+  return failure(parsePlainInteger(parser, pageSize) ||
+                 parser.parseOptionalAttrDict(attrs));
 }
 
-static void printCapacityDict(OpAsmPrinter &printer, Operation *op,
-                              DictionaryAttr) {
-  NamedAttrList rest(op->getAttrs());
-  rest.erase(mlir::SymbolTable::getSymbolAttrName());
-  rest.erase("page_size");
-  printer.printOptionalAttrDict(rest);
+static void printGroupBody(OpAsmPrinter &printer, Operation *op,
+                           IntegerAttr pageSize, DictionaryAttr) {
+  printer << pageSize.getInt();
+  printer.printOptionalAttrDict(
+      op->getAttrs(),
+      {mlir::SymbolTable::getSymbolAttrName(), "page_size"});
 }
 
 static ParseResult parseCacheShape(OpAsmParser &parser, TypeAttr &attr) {
-  int64_t numHeads = 0, headDim = 0;
-  Type elementType;
-  SMLoc loc = parser.getCurrentLocation();
-  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
-      parser.parseInteger(headDim) || parser.parseKeyword("x") ||
-      parser.parseType(elementType))
+  FailureOr<CacheType> type = CacheType::parseShape(parser);
+  if (failed(type))
     return failure();
-  CacheType type = CacheType::getChecked([&] { return parser.emitError(loc); },
-                                         parser.getContext(), numHeads, headDim,
-                                         elementType);
-  if (!type)
-    return failure();
-  attr = TypeAttr::get(type);
+  attr = TypeAttr::get(*type);
   return success();
 }
 
 static void printCacheShape(OpAsmPrinter &printer, Operation *, TypeAttr attr) {
-  auto type = cast<CacheType>(attr.getValue());
-  printer << type.getNumHeads() << " x " << type.getHeadDim() << " x "
-          << type.getElementType();
+  cast<CacheType>(attr.getValue()).printShape(printer);
 }
 
 static ParseResult parseLayoutKeyword(OpAsmParser &parser, LayoutAttr &attr) {

@@ -139,6 +139,9 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
   let extraClassDeclaration = [{
     /// An 8-bit float element type, whose values are scaled.
     bool isQuantized() const;
+    /// Print and parse `H x D x T`, without the angle brackets.
+    void printShape(::mlir::AsmPrinter &printer) const;
+    static ::mlir::FailureOr<CacheType> parseShape(::mlir::AsmParser &parser);
   }];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;

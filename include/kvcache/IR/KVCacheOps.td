@@ -107,7 +107,7 @@ def KVCache_CacheGroupOp : KVCache_SymbolOp<"cache_group"> {
     OptionalAttr<I64Attr>:$max_pages_per_sequence,
     OptionalAttr<I64Attr>:$num_pages
   );
-  let assemblyFormat = "$sym_name `page_size` custom<PlainInteger>($page_size) custom<CapacityDict>(attr-dict)";
+  let assemblyFormat = "$sym_name `page_size` custom<GroupBody>($page_size, attr-dict)";
 }
 
 def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -1,0 +1,29 @@
+"""Runs the README's first example and compares with its second."""
+
+import re
+import subprocess
+import sys
+
+readme, checkpoint = sys.argv[1:]
+with open(readme) as file:
+    text = file.read()
+before, after = (re.search(rf"```mlir {name}\n(.*?)```", text, re.S)[1] for name in ("before", "after"))
+
+
+def printed(source, *passes):
+    result = subprocess.run(["kvcache-opt", "--allow-unregistered-dialect", *passes], input=source,
+                            capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(result.stderr)
+    return result.stdout
+
+
+got = printed(before, f"--kvcache-scale-pipeline=checkpoint={checkpoint}")
+want = printed(after)
+if got != want:
+    sys.exit(f"the README says\n{want}\nbut the pipeline gives\n{got}")
+# The text itself, not only what it parses to.
+body = [line.strip() for line in got.splitlines()[1:-1]]
+shown = [line.strip() for line in after.splitlines()]
+if body != shown:
+    sys.exit("the README's text differs from the printed form:\n" + "\n".join(body))
