@@ -1,12 +1,25 @@
 //===- Device.cpp - Choosing a target for a device ------------------------===//
 
-#include "Backend.h"
+#include "kvcache/Runtime/Device.h"
 
 #include <algorithm>
 
 namespace kvcache {
 
 Device::~Device() = default;
+
+namespace {
+
+/// 90 of "sm_90" and of "sm_90a".
+int chipNumber(const std::string &chip) {
+  int number = 0;
+  for (char c : chip)
+    if (c >= '0' && c <= '9')
+      number = 10 * number + (c - '0');
+  return number;
+}
+
+} // namespace
 
 Expected<const Target *> selectTarget(const Bundle &bundle, Device &device,
                                       const std::string &chip) {

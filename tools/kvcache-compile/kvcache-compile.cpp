@@ -3,7 +3,7 @@
 
 #include "kvcache/InitAll.h"
 #include "kvcache/Pipelines/BundleBuilder.h"
-#include "kvcache/Support/Migration.h"
+#include "kvcache/Runtime/Migration.h"
 #include "kvcache/Support/Files.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/IR/Diagnostics.h"

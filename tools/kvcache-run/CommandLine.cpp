@@ -1,7 +1,7 @@
 //===- CommandLine.cpp - Options of kvcache-run ---------------------------===//
 
 #include "CommandLine.h"
-#include "kvcache/Support/Migration.h"
+#include "kvcache/Runtime/Migration.h"
 
 #include <CLI/CLI.hpp>
 
