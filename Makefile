@@ -7,11 +7,12 @@ VENV := $(BUILD)/venv
 PYTHON := $(abspath $(VENV))/bin/python
 CMAKE_FLAGS ?=
 
-.PHONY: help all demo check clean packages
+.PHONY: help all demo check check-full clean packages
 
 help:
 	@echo "make demo    compile a real graph and checkpoint, run it, and verify it"
 	@echo "make check   build everything and run all tests"
+	@echo "make check-full  the same with the slow sweeps"
 	@echo "make all     build only (folder: BUILD=$(BUILD), jobs: JOBS=$(JOBS))"
 	@echo "make clean   remove $(BUILD)"
 
@@ -45,6 +46,10 @@ demo: $(BUILD)/build.ninja $(VENV)/demo.stamp
 check: $(BUILD)/build.ninja $(VENV)/test.stamp
 	cmake --build $(BUILD) -j $(JOBS) --target check-depends
 	cmake --build $(BUILD) --target check
+
+# lit reads LIT_OPTS from the environment.
+check-full: export LIT_OPTS += -Dslow
+check-full: check
 
 clean:
 	rm -rf $(BUILD)

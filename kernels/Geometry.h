@@ -17,20 +17,29 @@ namespace kvcache {
 namespace kernels {
 
 /// Values of the structural arguments `in_type` and `q_type`.
-enum ActivationType : int { F16 = 0, BF16 = 1 };
+enum ActivationType : int { F16 = 0, BF16 = 1, F32 = 2 };
 
-/// Values of the structural argument `cache_type`.
-enum CacheType : int { E4M3 = 0, E5M2 = 1 };
+/// Values of the structural argument `cache_type`. The last two are caches that
+/// are not quantized.
+enum CacheType : int { E4M3 = 0, E5M2 = 1, CacheF16 = 2, CacheBF16 = 3 };
+
+/// Bytes of a cache element.
+[[gnu::always_inline]] constexpr inline int cacheBytes(int cacheType) {
+  return cacheType >= CacheF16 ? 2 : 1;
+}
 
 /// Threads of a CTA, in every kernel.
 constexpr int threadsPerCta = 128;
 constexpr int warpsPerCta = threadsPerCta / 32;
 
-/// Query heads of one MMA N tile.
-constexpr int headsPerTile = 8;
+/// Columns of one MMA N tile. A column is one query head of one query row.
+constexpr int columnsPerTile = 8;
 
 /// Largest number of query heads that share one KV head.
-constexpr int maxGroup = 16;
+constexpr int maxGroup = 128;
+
+/// Query rows of one sequence that a CTA may take.
+constexpr int maxRowsPerCta = 8;
 
 /// Upper bound of `num_splits`.
 constexpr int maxSplits = 64;
@@ -117,9 +126,15 @@ writeGrid(int maxTokens, int kvHeads, int headDim) {
   return ceilDiv(maxTokens, writeTokensPerCta(kvHeads, headDim));
 }
 
-/// True if the write kernel exists for these constants. Strides are in
-/// elements of one byte; 16-byte stores need them, and the base addresses, to
-/// be multiples of 16.
+/// grid.y of the write kernel: with a scale for each KV head, a CTA looks after
+/// one of them, and grid.x is that of one head.
+[[gnu::always_inline]] constexpr inline int writeGridY(int kvHeads,
+                                                       bool perHead) {
+  return perHead ? kvHeads : 1;
+}
+
+/// True if the write kernel exists for these constants. Strides are in bytes;
+/// 16-byte stores need them, and the base addresses, to be multiples of 16.
 constexpr bool writeIsLegal(int kvHeads, int headDim, int pageSize,
                             long long pageStride, int tokenStride,
                             int headStride) {
@@ -128,50 +143,126 @@ constexpr bool writeIsLegal(int kvHeads, int headDim, int pageSize,
          tokenStride % 16 == 0 && headStride % 16 == 0;
 }
 
+/// grid.x of the kernels that take 16 elements a thread.
+constexpr int elementwiseGrid(long long elements) {
+  return static_cast<int>((elements + threadsPerCta * writeElements - 1) /
+                          (threadsPerCta * writeElements));
+}
+
 //===----------------------------------------------------------------------===//
 // Paged attention
 //===----------------------------------------------------------------------===//
 
-/// Query heads of one CTA: all that share a KV head.
-[[gnu::always_inline]] constexpr inline int headsPerCta(int group) {
-  return group;
+/// True where the attention kernel exists for a head dim.
+[[gnu::always_inline]] constexpr inline bool headDimIsLegal(int headDim) {
+  return headDim == 64 || headDim == 80 || headDim == 96 || headDim == 112 ||
+         headDim == 128 || headDim == 192 || headDim == 256;
 }
 
-/// MMA N tiles of one CTA.
-[[gnu::always_inline]] constexpr inline int tilesN(int group) {
-  return ceilDiv(group, headsPerTile);
+/// MMA N tiles for so many columns.
+[[gnu::always_inline]] constexpr inline int tilesN(int columns) {
+  return ceilDiv(columns, columnsPerTile);
 }
 
-/// Bytes between rows (tokens) in shared memory. The 16 bytes of padding make
-/// ldmatrix and cp.async free of bank conflicts and keep offsets immediate.
-[[gnu::always_inline]] constexpr inline int rowPitch(int headDim) {
-  return headDim + 16;
+/// The most N tiles of one CTA: the output of a warp takes
+/// tilesN * headDim / 4 registers, 128 at most.
+[[gnu::always_inline]] constexpr inline int maxTilesNOf(int headDim) {
+  return minOf(4, 512 / headDim);
+}
+
+/// Query heads of one CTA. A group whose heads (times the rows of a CTA) need
+/// more N tiles than fit is cut into equal blocks, a CTA each.
+[[gnu::always_inline]] constexpr inline int headsPerCta(int group, int rows,
+                                                        int headDim) {
+  int most = maxOf(1, columnsPerTile * maxTilesNOf(headDim) / rows);
+  return ceilDiv(group, ceilDiv(group, most));
+}
+
+/// Columns of one CTA.
+[[gnu::always_inline]] constexpr inline int columnsPerCta(int group, int rows,
+                                                          int headDim) {
+  return rows * headsPerCta(group, rows, headDim);
+}
+
+/// Query rows that a CTA takes from one sequence, so that they share the loads
+/// of K and V: the rows that a sequence has when all are in use, up to 8, as
+/// far as the columns reach. 1 when there is a sequence for each row.
+constexpr int chooseRows(int group, int headDim, int maxTokens,
+                         int maxSequences) {
+  int wanted = minOf(ceilDiv(maxTokens, maxOf(1, maxSequences)), maxRowsPerCta);
+  int rows = 1;
+  while (rows < wanted &&
+         2 * rows * group <= columnsPerTile * maxTilesNOf(headDim))
+    rows *= 2;
+  return rows;
+}
+
+/// Blocks of query rows: grid.y. Block b of a sequence s that starts at row q
+/// has the index q / rows + s + b, which needs no look at other sequences and
+/// leaves some CTAs without work.
+[[gnu::always_inline]] constexpr inline int
+rowBlocks(int maxTokens, int maxSequences, int rows) {
+  return rows == 1 ? maxTokens : maxTokens / rows + maxSequences;
+}
+
+/// Bytes between rows (tokens) in shared memory: an odd number of 16-byte
+/// units, which makes ldmatrix and cp.async free of bank conflicts.
+[[gnu::always_inline]] constexpr inline int rowPitch(int headDim,
+                                                     int elementBytes) {
+  return headDim * elementBytes + (headDim * elementBytes / 16 % 2 ? 0 : 16);
 }
 
 /// Bytes of one ring stage of one warp: K rows, then V rows.
-[[gnu::always_inline]] constexpr inline int stageBytes(int headDim, int tile) {
-  return 2 * tile * rowPitch(headDim);
+[[gnu::always_inline]] constexpr inline int
+stageBytes(int headDim, int elementBytes, int tile) {
+  return 2 * tile * rowPitch(headDim, elementBytes);
 }
 
-/// Floats between heads in the merge buffer of the four warps.
+/// f32 queries are the sum of two f16.
+[[gnu::always_inline]] constexpr inline int queryTerms(int queryType) {
+  return queryType == F32 ? 2 : 1;
+}
+
+/// Queries take tilesN * headDim / 8 registers; beyond 32 they stay in shared
+/// memory.
+[[gnu::always_inline]] constexpr inline bool
+queriesInShared(int headDim, int columns, int queryType) {
+  return tilesN(columns) * headDim / 8 * queryTerms(queryType) > 32;
+}
+
+/// Shared memory of the queries, in front of the rings: for each N tile and
+/// term 512 bytes for 32 dims, then the score factors of the columns.
+[[gnu::always_inline]] constexpr inline int queryBytes(int headDim, int columns,
+                                                       int queryType) {
+  return queriesInShared(headDim, columns, queryType)
+             ? tilesN(columns) *
+                   (queryTerms(queryType) * ceilDiv(headDim, 32) * 512 +
+                    columnsPerTile * 4)
+             : 0;
+}
+
+/// Floats between columns in the merge buffer of the four warps.
 [[gnu::always_inline]] constexpr inline int mergePitch(int headDim) {
   return headDim + 4;
 }
 
-/// Dynamic shared memory of a CTA. The ring is dead when the warps merge; the
-/// merge buffer takes its place: f32 partials, (reference, sum) per warp and
-/// head, and one word that tells whether this CTA arrived last.
+/// Dynamic shared memory of a CTA: queries, then the rings. The rings are dead
+/// when the warps merge; the merge buffer takes their place: f32 partials,
+/// (reference, sum) per warp and column, and one word that tells whether this
+/// CTA arrived last.
 [[gnu::always_inline]] constexpr inline int
-dynamicSharedBytes(int headDim, int group, int tile, int stages) {
-  return maxOf(warpsPerCta * stages * stageBytes(headDim, tile),
-               warpsPerCta * tilesN(group) * headsPerTile *
+dynamicSharedBytes(int headDim, int elementBytes, int columns, int queryType,
+                   int tile, int stages) {
+  return queryBytes(headDim, columns, queryType) +
+         maxOf(warpsPerCta * stages * stageBytes(headDim, elementBytes, tile),
+               warpsPerCta * tilesN(columns) * columnsPerTile *
                        (mergePitch(headDim) + 2) * 4 +
                    16);
 }
 
 /// Bytes of K and V that one iteration of a warp's main loop consumes.
-constexpr int kvBytesPerIteration(int headDim, int tile) {
-  return 2 * tile * headDim;
+constexpr int kvBytesPerIteration(int headDim, int elementBytes, int tile) {
+  return 2 * tile * headDim * elementBytes;
 }
 
 /// CTAs that fit on a multiprocessor by shared memory.
@@ -182,10 +273,12 @@ constexpr int ctasPerSM(int arch, int sharedBytes) {
 
 /// KV bytes in flight on a multiprocessor when a warp waits for its oldest
 /// stage: one stage is awaited, `stages - 2` younger ones are outstanding.
-constexpr int bytesInFlight(int arch, int headDim, int group, int tile,
-                            int stages) {
-  return ctasPerSM(arch, dynamicSharedBytes(headDim, group, tile, stages)) *
-         warpsPerCta * (stages - 1) * kvBytesPerIteration(headDim, tile);
+constexpr int bytesInFlight(int arch, int headDim, int elementBytes,
+                            int columns, int queryType, int tile, int stages) {
+  return ctasPerSM(arch, dynamicSharedBytes(headDim, elementBytes, columns,
+                                            queryType, tile, stages)) *
+         warpsPerCta * (stages - 1) *
+         kvBytesPerIteration(headDim, elementBytes, tile);
 }
 
 /// The structural constants that are free to choose.
@@ -197,23 +290,38 @@ struct AttentionTuning {
 };
 
 /// Default tuning. Tiles of 32 tokens need the fewest instructions per byte;
-/// the stages fill the shared memory of two CTAs (three for head dim 64).
-/// 99 KB machines have room for one CTA of head dim 128.
-constexpr AttentionTuning attentionDefaults(int arch, int headDim, int group,
-                                            int pageSize) {
-  bool small = machineOf(arch).sharedPerCta < 128 * 1024;
-  if (headDim <= 64) {
-    if (arch >= 90 && !small)
-      return {32, 3, 1, tilesN(group) > 1 ? 2 : 3};
-    return {32, small ? 4 : 3, 1, small ? 1 : 2};
+/// the stages fill the shared memory of two CTAs (three for rows of 64 bytes).
+/// Rows above 128 bytes, and more columns than the registers hold beside two
+/// tiles of scores, take tiles of 16. 99 KB machines have room for one CTA.
+constexpr AttentionTuning attentionDefaults(int arch, int headDim,
+                                            int elementBytes, int columns,
+                                            int queryType, int pageSize) {
+  const int rowBytes = headDim * elementBytes;
+  const int limit = machineOf(arch).sharedPerCta;
+  bool small = limit < 128 * 1024;
+  AttentionTuning tuning = {32, 2, 1, 2};
+  if (rowBytes <= 64) {
+    tuning = {32, small ? 4 : 3, 1, small ? 1 : 2};
+    if (arch >= 90 && !small && tilesN(columns) == 1)
+      tuning.minCtasPerSM = 3;
+  } else if (rowBytes <= 128 && !small) {
+    tuning = {32, arch >= 90 ? 3 : 2, 1, 2};
+  } else if (rowBytes <= 128) {
+    tuning = {32, rowBytes < 128 ? 3 : 2, 1, 1};
+  } else {
+    tuning = {16, rowBytes > 256 && small ? 2 : 3, 1, 2};
   }
-  if (small) // Four stages of 16 tokens keep 48 KB in flight, two of 32
-             // only 32.
-    return pageSize <= 64 ? AttentionTuning{16, 4, 1, 1}
-                          : AttentionTuning{32, 2, 1, 1};
-  if (arch >= 90)
-    return {32, 3, 1, 2};
-  return {32, 2, 1, 2};
+  if (tilesN(columns) > 2 || pageSize < 8)
+    tuning.tile = 16;
+  while (tuning.stages > 2 &&
+         dynamicSharedBytes(headDim, elementBytes, columns, queryType,
+                            tuning.tile, tuning.stages) > limit)
+    --tuning.stages;
+  int fit = ctasPerSM(arch, dynamicSharedBytes(headDim, elementBytes, columns,
+                                               queryType, tuning.tile,
+                                               tuning.stages));
+  tuning.minCtasPerSM = maxOf(1, minOf(tuning.minCtasPerSM, fit));
+  return tuning;
 }
 
 /// The smallest unit of a split: whole pages, and one tile for every warp.
@@ -233,19 +341,42 @@ tokensPerSplit(int keys, int splitTokens, int numSplits) {
   return ceilDiv(ceilDiv(keys, numSplits), splitTokens) * splitTokens;
 }
 
-/// True if the attention kernel exists for these constants; everything else is
-/// to be refused by the compiler.
-constexpr bool attentionIsLegal(int queryHeads, int kvHeads, int headDim,
-                                int pageSize, int tile, int stages, int unroll,
-                                int splitTokens, int numSplits) {
-  return kvHeads >= 1 && queryHeads >= kvHeads && queryHeads % kvHeads == 0 &&
-         queryHeads / kvHeads <= maxGroup &&
-         (headDim == 64 || headDim == 128) && pageSize >= 16 &&
-         pageSize <= 128 && (pageSize & (pageSize - 1)) == 0 &&
-         (tile == 16 || tile == 32) && (4 * tile) % pageSize == 0 &&
-         stages >= 2 && stages <= 6 && (unroll == 1 || unroll == stages) &&
-         numSplits >= 1 && numSplits <= maxSplits && splitTokens > 0 &&
-         splitTokens % splitGranule(tile, pageSize) == 0;
+/// What is wrong with the constants of an attention kernel; null if nothing.
+/// The compiler refuses everything else.
+constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
+                                       int queryHeads, int kvHeads, int headDim,
+                                       int pageSize, int rows, int tile,
+                                       int stages, int unroll, int splitTokens,
+                                       int numSplits, bool hasWindow) {
+  if (kvHeads < 1 || queryHeads < kvHeads || queryHeads % kvHeads != 0 ||
+      queryHeads / kvHeads > maxGroup)
+    return "the query heads must be a multiple of the KV heads, 128 times as "
+           "many at most";
+  if (!headDimIsLegal(headDim))
+    return "the head dim must be 64, 80, 96, 112, 128, 192 or 256";
+  if (pageSize < 1 || (pageSize & (pageSize - 1)) != 0)
+    return "the page size must be a power of two";
+  if (cacheType == CacheF16 ? queryType != F16
+                            : cacheType == CacheBF16 && queryType != BF16)
+    return "a cache that is not quantized takes queries of its own type";
+  if (rows < 1 || rows > maxRowsPerCta)
+    return "a CTA takes 1 to 8 query rows";
+  int group = queryHeads / kvHeads;
+  int columns = columnsPerCta(group, rows, headDim);
+  if (tilesN(columns) > maxTilesNOf(headDim))
+    return "rows times heads of a CTA exceed its registers";
+  if ((tile != 16 && tile != 32) || stages < 2 || stages > 6)
+    return "tiles have 16 or 32 tokens, rings 2 to 6 stages";
+  if (unroll != 1 && (unroll != stages || hasWindow))
+    return "the main loop is unrolled by 1, or without a window by the stages";
+  if (numSplits < 1 || numSplits > maxSplits)
+    return "there are 1 to 64 splits";
+  if (splitTokens <= 0 || splitTokens % splitGranule(tile, pageSize) != 0)
+    return "a split takes whole pages and whole tiles of the four warps";
+  if (dynamicSharedBytes(headDim, cacheBytes(cacheType), columns, queryType,
+                         tile, stages) > machineOf(arch).sharedPerCta)
+    return "the rings exceed the shared memory of a CTA";
+  return nullptr;
 }
 
 /// Strides of K or V pages, in bytes: copies are 16 bytes wide, so strides and
@@ -256,36 +387,89 @@ constexpr bool attentionStridesAreLegal(long long pageStride, int tokenStride,
          pageStride % 16 == 0 && tokenStride % 16 == 0 && headStride % 16 == 0;
 }
 
-/// Grid of the attention kernel. y is limited to 65535 by the hardware.
-constexpr int attentionGridX(int queryHeads, int kvHeads) {
-  return kvHeads *
-         ceilDiv(queryHeads / kvHeads, headsPerCta(queryHeads / kvHeads));
+/// Grid of the attention kernel: x here, y = rowBlocks, z = splits. y is
+/// limited to 65535 by the hardware.
+constexpr int attentionGridX(int queryHeads, int kvHeads, int rows,
+                             int headDim) {
+  int group = queryHeads / kvHeads;
+  return kvHeads * ceilDiv(group, headsPerCta(group, rows, headDim));
 }
 constexpr int maxRows = 65535;
 
-/// Floats of one partial result: O rows of all heads of the CTA, then pairs
+/// Floats of one partial result: O of all columns of the CTA, then pairs
 /// (reference in log2 units, sum), padded to 16 bytes.
 [[gnu::always_inline]] constexpr inline int partialFloats(int headDim,
-                                                          int group) {
-  return group * headDim + (group + 1) / 2 * 4;
+                                                          int columns) {
+  return columns * headDim + (columns + 1) / 2 * 4;
 }
 
 /// Bytes of the workspace `partials`; 0 with one split (the pointer may be
-/// null then). Order: [row][grid x][split][partialFloats]. 16-byte aligned.
-constexpr long long partialsBytes(int maxTokens, int queryHeads, int kvHeads,
+/// null then). Order: [grid y][grid x][split][partialFloats]. 16-byte aligned.
+constexpr long long partialsBytes(int gridX, int gridY, int columns,
                                   int headDim, int numSplits) {
-  return numSplits == 1
-             ? 0
-             : 4ll * maxTokens * attentionGridX(queryHeads, kvHeads) *
-                   numSplits * partialFloats(headDim, queryHeads / kvHeads);
+  return numSplits == 1 ? 0
+                        : 4ll * gridX * gridY * numSplits *
+                              partialFloats(headDim, columns);
 }
 
-/// Bytes of the workspace `counters`, [row][grid x] u32; 0 with one split.
+/// Bytes of the workspace `counters`, [grid y][grid x] u32; 0 with one split.
 /// Zero before the first launch; every launch leaves zeros.
-constexpr long long countersBytes(int maxTokens, int queryHeads, int kvHeads,
-                                  int numSplits) {
-  return numSplits == 1 ? 0
-                        : 4ll * maxTokens * attentionGridX(queryHeads, kvHeads);
+constexpr long long countersBytes(int gridX, int gridY, int numSplits) {
+  return numSplits == 1 ? 0 : 4ll * gridX * gridY;
+}
+
+//===----------------------------------------------------------------------===//
+// Prefill
+//===----------------------------------------------------------------------===//
+
+/// Keys that a CTA of the prefill kernel takes at once.
+constexpr int prefillTile = 64;
+
+/// Query rows of a warp: as many as fill its columns with the heads of a block.
+[[gnu::always_inline]] constexpr inline int prefillRowsPerWarp(int group,
+                                                               int headDim) {
+  return maxOf(1, columnsPerTile * maxTilesNOf(headDim) /
+                      headsPerCta(group, 1, headDim));
+}
+[[gnu::always_inline]] constexpr inline int prefillColumns(int group,
+                                                           int headDim) {
+  return prefillRowsPerWarp(group, headDim) * headsPerCta(group, 1, headDim);
+}
+
+/// Query rows of a CTA. Grid: attentionGridX of one row, rowBlocks of these.
+constexpr int prefillRows(int group, int headDim, int warps) {
+  return warps * prefillRowsPerWarp(group, headDim);
+}
+
+/// Shared memory of the prefill kernel: queries of each warp, K and V of a tile
+/// in f16, and the codes of two tiles. The results of the warps take the place
+/// of the tiles.
+[[gnu::always_inline]] constexpr inline int
+prefillSharedBytes(int headDim, int columns, int queryType, int warps) {
+  return warps * queryBytes(headDim, columns, queryType) +
+         maxOf(2 * prefillTile * rowPitch(headDim, 2) +
+                   2 * 2 * prefillTile * headDim,
+               warps * tilesN(columns) * columnsPerTile *
+                   (mergePitch(headDim) + 2) * 4);
+}
+
+/// Warps of a prefill CTA: 8 share the work of copying and converting a tile,
+/// or 4 or 2 where the shared memory does not hold the queries of 8. 0 where
+/// the kernel does not exist: for caches that are not quantized, or no room.
+constexpr int prefillWarps(int arch, int queryType, int cacheType,
+                           int queryHeads, int kvHeads, int headDim,
+                           int pageSize) {
+  if (cacheBytes(cacheType) != 1 || !headDimIsLegal(headDim) || kvHeads < 1 ||
+      queryHeads % kvHeads != 0 || queryHeads / kvHeads < 1 ||
+      queryHeads / kvHeads > maxGroup || pageSize < 1 ||
+      (pageSize & (pageSize - 1)) != 0)
+    return 0;
+  int columns = prefillColumns(queryHeads / kvHeads, headDim);
+  int limit = machineOf(arch).sharedPerCta;
+  for (int warps = 8; warps >= 2; warps /= 2)
+    if (prefillSharedBytes(headDim, columns, queryType, warps) <= limit)
+      return warps;
+  return 0;
 }
 
 struct SplitChoice {
@@ -294,7 +478,7 @@ struct SplitChoice {
 };
 
 /// Splits from capacities alone. With n splits the launch has
-/// `kvHeads * rows * n` CTAs, hence `waves = ceil(CTAs / resident CTAs)`, and
+/// `gridX * gridY * n` CTAs, hence `waves = ceil(CTAs / resident CTAs)`, and
 /// takes about
 ///
 ///     waves * (ceil(capacity / n / tokens per iteration) + 2.8) + merge(n)
@@ -303,18 +487,16 @@ struct SplitChoice {
 /// 8 heads moves an eighth of the bytes of an iteration of four warps. The
 /// smallest cost wins, fewer splits at ties. The unit `splitTokens` is two
 /// iterations, so that the fixed cost does not dominate a live split.
-constexpr SplitChoice chooseSplits(int arch, int queryHeads, int kvHeads,
-                                   int headDim, int pageSize, int tile,
-                                   int stages, int maxTokens,
-                                   int maxPagesPerSequence) {
-  int group = queryHeads / kvHeads;
-  int shared = dynamicSharedBytes(headDim, group, tile, stages);
+/// `keys` is the most that a row can see: the capacity of its pages or the
+/// window. `sharedBytes` is that of the launch.
+constexpr SplitChoice chooseSplits(int arch, int sharedBytes, int pageSize,
+                                   int tile, int gridX, int gridY,
+                                   long long keys) {
   long long resident =
-      static_cast<long long>(maxOf(1, ctasPerSM(arch, shared))) *
+      static_cast<long long>(maxOf(1, ctasPerSM(arch, sharedBytes))) *
       machineOf(arch).multiprocessors;
-  long long rows = maxTokens;
-  long long ctas = rows * attentionGridX(queryHeads, kvHeads);
-  long long capacity = static_cast<long long>(maxPagesPerSequence) * pageSize;
+  long long ctas = static_cast<long long>(gridX) * gridY;
+  long long capacity = keys;
   int granule = 2 * splitGranule(tile, pageSize);
   int perIteration = warpsPerCta * tile;
   int best = 1;

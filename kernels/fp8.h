@@ -1,11 +1,13 @@
-//===- fp8.h - FP8 codes to f16 and f32 to e4m3 codes ---------------------===//
+//===- fp8.h - FP8 codes to f16 and f32 to FP8 codes ----------------------===//
 //
 // Part of the kvcache project.
 //
 //===----------------------------------------------------------------------===//
 //
 // e4m3 here is e4m3fn: sign, 4 exponent bits (bias 7), 3 mantissa bits, NaN
-// 0x7F and 0xFF, no infinity, largest value 448.
+// 0x7F and 0xFF, no infinity, largest value 448. e5m2 is the top byte of an
+// f16: 5 exponent bits (bias 15), 2 mantissa bits, infinity 0x7C, largest value
+// 57344.
 //
 //===----------------------------------------------------------------------===//
 
@@ -90,8 +92,28 @@ KVCACHE_DEVICE u32 encodeE4M3(float x) {
   return magnitude > 0x7f800000u ? 0x7fu : code;
 }
 
-/// Four f32 to four e4m3 codes, x[0] in the lowest byte.
-KVCACHE_DEVICE u32 encode4(int arch, const float *x) {
+/// The same for e5m2 and cvt.rn.satfinite.e5m2x2.f32; infinities saturate.
+KVCACHE_DEVICE u32 encodeE5M2(float x) {
+  u32 bits = ptx::asBits(x), sign = bits >> 24 & 0x80u;
+  u32 magnitude = bits & 0x7fffffffu;
+  u32 clamped = magnitude < 0x47600000u ? magnitude : 0x47600000u; // 57344
+  // Normal codes start at 2^-14: drop 21 mantissa bits, rebias 127 to 15.
+  u32 normal = (clamped + 0xfffffu + (clamped >> 21 & 1u)) >> 21;
+  normal -= 112u << 2;
+  // Below, codes count steps of 2^-16; so do the last bits of 2^7 + x.
+  u32 subnormal = ptx::asBits(ptx::asFloat(clamped) + 128.f) - 0x43000000u;
+  u32 code = sign | (clamped < 0x38800000u ? subnormal : normal);
+  return magnitude > 0x7f800000u ? 0x7fu : code;
+}
+
+/// Four f32 to four codes, x[0] in the lowest byte.
+KVCACHE_DEVICE u32 encode4(int arch, int cacheType, const float *x) {
+  if (cacheType == E5M2) {
+    if (convertsFP8(arch))
+      return ptx::f32ToE5M2x4(x);
+    return encodeE5M2(x[0]) | encodeE5M2(x[1]) << 8 | encodeE5M2(x[2]) << 16 |
+           encodeE5M2(x[3]) << 24;
+  }
   if (convertsFP8(arch))
     return ptx::f32ToE4M3x4(x);
   return encodeE4M3(x[0]) | encodeE4M3(x[1]) << 8 | encodeE4M3(x[2]) << 16 |

@@ -141,6 +141,15 @@ KVCACHE_DEVICE u32 f32ToE4M3x4(const float *x) {
       : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
   return r;
 }
+// cvt.rn.satfinite.e5m2x2.f32, twice (sm_89): x[0] becomes the lowest byte
+KVCACHE_DEVICE u32 f32ToE5M2x4(const float *x) {
+  u32 r;
+  asm("{ .reg .b16 l, h; cvt.rn.satfinite.e5m2x2.f32 l, %2, %1; "
+      "cvt.rn.satfinite.e5m2x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
+      : "=r"(r)
+      : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+  return r;
+}
 // cvt.rn.f16x2.f32: the first operand becomes the upper half
 KVCACHE_DEVICE u32 packF16(float low, float high) {
   u32 r;
@@ -291,6 +300,18 @@ KVCACHE_DEVICE void ldmatrix(u32 *r, u32 address) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
+// ldmatrix.sync.aligned.m8n8.x2.shared.b16: matrices 0 and 1 of the above,
+// with the addresses of lanes 0..15
+KVCACHE_DEVICE void ldmatrixHalf(u32 *r, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address));
+}
+KVCACHE_DEVICE void ldmatrixTransHalf(u32 *r, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address));
+}
 // ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16. Register i holds
 //
 //            low half:  bytes 2g, 2g+1 of row 2t
@@ -323,6 +344,14 @@ KVCACHE_DEVICE u32 movmatrix(u32 x) {
 KVCACHE_DEVICE void mma(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
                         u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, the same fragments
+KVCACHE_DEVICE void mmaBF16(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
+                            u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
       "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -379,6 +408,33 @@ KVCACHE_DEVICE i64 loadI64(const i64 *p, i64 i) {
   asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(r) : "l"(p + i));
   return r;
 }
+// ld.global.nc.u32
+KVCACHE_DEVICE u32 loadU32(const void *p) {
+  u32 r;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p));
+  return r;
+}
+// ld.global.nc.u16, .u8
+KVCACHE_DEVICE u32 loadU16(const void *p) {
+  u32 r;
+  asm volatile("{ .reg .u16 t; ld.global.nc.u16 t, [%1]; cvt.u32.u16 %0, t; }"
+               : "=r"(r)
+               : "l"(p));
+  return r;
+}
+KVCACHE_DEVICE u32 loadU8(const void *p) {
+  u32 r;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p));
+  return r;
+}
+KVCACHE_DEVICE float loadF32(const float *p) { return asFloat(loadU32(p)); }
+// ld.global.v4.u32: memory that the same launch may write elsewhere
+KVCACHE_DEVICE void loadV4Coherent(u32 *r, const void *p) {
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "l"(p)
+               : "memory");
+}
 // ld.global.nc.v2.u32
 KVCACHE_DEVICE void loadV2(u32 *r, const void *p) {
   asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];"
@@ -423,6 +479,15 @@ KVCACHE_DEVICE void storeV2(float *p, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1,%2};" ::"l"(p), "f"(x), "f"(y)
                : "memory");
 }
+KVCACHE_DEVICE void storeU16(void *p, u32 x) {
+  asm volatile(
+      "{ .reg .u16 t; cvt.u16.u32 t, %1; st.global.u16 [%0], t; }" ::"l"(p),
+      "r"(x)
+      : "memory");
+}
+KVCACHE_DEVICE void storeU8(void *p, u32 x) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
 KVCACHE_DEVICE void storeF32(float *p, float x) {
   asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(x) : "memory");
 }
@@ -439,6 +504,12 @@ KVCACHE_DEVICE void loadSharedV2(float *r, u32 a) {
                : "r"(a)
                : "memory");
 }
+KVCACHE_DEVICE void loadSharedV4(u32 *r, u32 a) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(a)
+               : "memory");
+}
 KVCACHE_DEVICE u32 loadSharedU32(u32 a) {
   u32 r;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(a) : "memory");
@@ -447,6 +518,14 @@ KVCACHE_DEVICE u32 loadSharedU32(u32 a) {
 KVCACHE_DEVICE void storeSharedV2(u32 a, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(a), "f"(x), "f"(y)
                : "memory");
+}
+KVCACHE_DEVICE void storeSharedV4(u32 a, const u32 *x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+KVCACHE_DEVICE void storeSharedF32(u32 a, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(x) : "memory");
 }
 KVCACHE_DEVICE void storeSharedU32(u32 a, u32 x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(x) : "memory");

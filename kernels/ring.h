@@ -5,18 +5,26 @@
 //===----------------------------------------------------------------------===//
 //
 // Every warp copies its own tiles with cp.async; nothing in the main loop waits
-// for another warp. A copy instruction moves 16 bytes a lane: lanesPerRow lanes
-// take one row (a token of one KV head), so a warp takes whole 32-byte sectors,
-// and whole rows where rows are contiguous.
+// for another warp. A copy instruction moves 16 bytes a lane.
+//
+// Panels: a row (a token of one KV head) of 2^n units of 16 bytes is taken by
+// 2^n neighbouring lanes, so a warp takes whole sectors, and whole rows where
+// rows are contiguous. Other rows are cut into panels of 2^n units by the bits
+// of their length, widest first: 80 bytes are panels of 64 and 16.
 //
 // Rows of a lane: consecutive ones, so that a lane stays inside one page (a
-// tile may cover two). Only head dim 64 with tiles of 16 interleaves rows by 8:
-// there two rows share a shared-memory phase and must be 4 rows apart.
+// tile may cover several). Rows whose lanes share a shared-memory phase (8
+// lanes) must be as many rows apart as the panel has units, by the odd pitch;
+// where they are not, in tiles of 16, the rows are dealt out differently.
 //
 // Addresses: LDGSTS takes offsets of -2048..2047. A lane's rows are reached
 // from pointers biased by 2 KiB, one for every 4 KiB of rows. Up to four
 // pointers are kept in registers and cost one multiply-add a tile each; with
 // larger token strides every row has its address computed.
+//
+// Small pages cut a lane's rows into segments, each with a page of its own.
+// Pages longer than the four tiles of an iteration are walked as virtual pages
+// of that length, so that a lane's offset in its page never changes.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,39 +38,105 @@
 namespace kvcache {
 namespace kernels {
 
-KVCACHE_DEVICE int lanesPerRow(const AttentionShape &shape) {
-  return shape.headDim / 16;
+constexpr int windowBytes = 4096, maxWindows = 4, maxPanels = 3;
+constexpr int maxSegments = 32;
+
+KVCACHE_DEVICE int rowUnits(const AttentionShape &shape) {
+  return shape.headDim * cacheBytes(shape.cacheType) / 16;
 }
-KVCACHE_DEVICE int rowsPerLane(const AttentionShape &shape) {
-  return shape.tile * lanesPerRow(shape) / 32;
+KVCACHE_DEVICE int panels(const AttentionShape &shape) {
+  return __builtin_popcount(rowUnits(shape));
 }
-KVCACHE_DEVICE bool interleavesRows(const AttentionShape &shape) {
-  return rowsPerLane(shape) == 2 && shape.headDim == 64;
+/// 16-byte units of panel `p`, widest first.
+KVCACHE_DEVICE int panelWidth(const AttentionShape &shape, int p) {
+  int units = rowUnits(shape), width = 32;
+#pragma unroll
+  for (int bit = 5; bit >= 0; --bit) {
+    if (units >> bit & 1) {
+      if (p == 0)
+        width = 1 << bit;
+      --p;
+    }
+  }
+  return width;
+}
+/// First unit of panel `p`: the wider ones lie before it.
+KVCACHE_DEVICE int panelStart(const AttentionShape &shape, int p) {
+  return rowUnits(shape) & ~(2 * panelWidth(shape, p) - 1);
+}
+KVCACHE_DEVICE int rowsPerLane(const AttentionShape &shape, int p) {
+  return maxOf(1, shape.tile * panelWidth(shape, p) / 32);
+}
+/// Lanes 4 and 2 units wide of a tile of 16: consecutive rows would collide.
+KVCACHE_DEVICE bool interleavesRows(const AttentionShape &shape, int p) {
+  return shape.tile == 16 &&
+         (panelWidth(shape, p) == 4 || panelWidth(shape, p) == 2);
 }
 /// Rows from one of a lane's rows to the next.
-KVCACHE_DEVICE int rowStep(const AttentionShape &shape) {
-  return interleavesRows(shape) ? 8 : 1;
+KVCACHE_DEVICE int rowStep(const AttentionShape &shape, int p) {
+  return interleavesRows(shape, p) ? 8 : 1;
 }
 /// First row of a lane within a tile.
-KVCACHE_DEVICE int firstRow(const AttentionShape &shape, u32 lane) {
-  u32 r = lane / lanesPerRow(shape);
-  return interleavesRows(shape) ? (r >> 1) + 4 * (r & 1)
-                                : r * rowsPerLane(shape);
+KVCACHE_DEVICE int firstRow(const AttentionShape &shape, int p, u32 lane) {
+  const int width = panelWidth(shape, p);
+  u32 r = lane / width;
+  if (!interleavesRows(shape, p))
+    return r * rowsPerLane(shape, p);
+  return width == 4 ? (r >> 1) + 4 * (r & 1)
+                    : 2 * (r & 3) + (r >> 2 & 1) + 8 * (r >> 3);
 }
 
-constexpr int windowBytes = 4096, maxWindows = 4;
+/// Tokens of a page as the ring walks it, and virtual pages in a page.
+KVCACHE_DEVICE int virtualPage(const AttentionShape &shape) {
+  return minOf(shape.pageSize, warpsPerCta * shape.tile);
+}
+KVCACHE_DEVICE int virtualPages(const AttentionShape &shape) {
+  return shape.pageSize / virtualPage(shape);
+}
+/// Rows of a lane that are in one page, whatever the tile.
+KVCACHE_DEVICE int segmentRows(const AttentionShape &shape, int p) {
+  const int rows = rowsPerLane(shape, p), step = rowStep(shape, p);
+  return step > 1 && shape.pageSize <= step ? 1
+         : step > 1                         ? rows
+                                            : minOf(rows, shape.pageSize);
+}
+KVCACHE_DEVICE int segments(const AttentionShape &shape, int p) {
+  return rowsPerLane(shape, p) / segmentRows(shape, p);
+}
+/// Page-table entries from one segment to the next.
+KVCACHE_DEVICE int segmentStep(const AttentionShape &shape, int p) {
+  return maxOf(1, segmentRows(shape, p) * rowStep(shape, p) / shape.pageSize);
+}
 
-/// 4 KiB windows that a lane's rows reach over.
-KVCACHE_DEVICE int windows(const AttentionShape &shape, int tokenStride) {
-  return (rowsPerLane(shape) - 1) * rowStep(shape) * tokenStride / windowBytes +
+/// 4 KiB windows that a segment's rows reach over. Strides that are not
+/// constants are as far apart as can be.
+KVCACHE_DEVICE int windows(const AttentionShape &shape, int p,
+                           int tokenStride) {
+  if (shape.runtimeStrides)
+    return maxWindows + 1;
+  return (segmentRows(shape, p) - 1) * rowStep(shape, p) * tokenStride /
+             windowBytes +
          1;
 }
 
-/// Where a lane copies from (before the page is added) and to (in a stage).
-struct Source {
+/// Where a lane copies from (before the page is added) and to (in a stage),
+/// and which page-table entries its rows have.
+struct Panel {
   const u8 *k[maxWindows];
   const u8 *v[maxWindows];
+  const int *entries; // of the lane's first row
+  int low, high;      // entries that may be read, counted from `entries`
+  int part;           // virtual page of the first row within its page
   u32 shared;
+};
+struct Source {
+  Panel panel[maxPanels];
+};
+
+/// The pages of a lane's rows in one tile.
+struct Pages {
+  int id[maxPanels][maxSegments];
+  int part[maxPanels];
 };
 
 KVCACHE_DEVICE void setWindows(const u8 *(&p)[maxWindows], const u8 *base,
@@ -79,65 +153,123 @@ KVCACHE_DEVICE void setWindows(const u8 *(&p)[maxWindows], const u8 *base,
   }
 }
 
-/// `kHead`, `vHead`: pages at the KV head of this CTA. `token`: the lane's
-/// first token, counted from the first page of the split.
+/// `kHead`, `vHead`: pages at the KV head of this CTA. `table`: the sequence's
+/// page-table row. `begin`: first token of the split, a multiple of the tile.
+/// Entries of the tokens `firstKey` to `end - 1` may be read.
 KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
-                                 const u8 *vHead, int token, u32 lane) {
+                                 const u8 *vHead, const int *table, int begin,
+                                 int firstKey, int end, u32 warp, u32 lane) {
   Source s;
-  u32 chunk = lane % lanesPerRow(shape);
-  int inPage = token % shape.pageSize;
-  setWindows(s.k,
-             kHead + static_cast<i64>(inPage) * shape.kTokenStride + chunk * 16,
-             windows(shape, shape.kTokenStride));
-  setWindows(s.v,
-             vHead + static_cast<i64>(inPage) * shape.vTokenStride + chunk * 16,
-             windows(shape, shape.vTokenStride));
-  s.shared = firstRow(shape, lane) * rowPitch(shape.headDim) + chunk * 16;
+#pragma unroll
+  for (int p = 0; p < panels(shape); ++p) {
+    Panel &panel = s.panel[p];
+    const u32 width = panelWidth(shape, p);
+    u32 chunk = lane % width + panelStart(shape, p);
+    int token = warp * shape.tile + firstRow(shape, p, lane);
+    // Splits begin at a page, but for those of a window.
+    int at = shape.hasWindow ? begin + token : token;
+    int inPage = at % virtualPage(shape);
+    setWindows(panel.k,
+               kHead + static_cast<i64>(inPage) * shape.kTokenStride +
+                   chunk * 16,
+               windows(shape, p, shape.kTokenStride));
+    setWindows(panel.v,
+               vHead + static_cast<i64>(inPage) * shape.vTokenStride +
+                   chunk * 16,
+               windows(shape, p, shape.vTokenStride));
+    const int first = shape.hasWindow
+                          ? at / shape.pageSize
+                          : begin / shape.pageSize + at / shape.pageSize;
+    panel.entries = table + first;
+    ptx::opaque(panel.entries);
+    panel.part = at % shape.pageSize / virtualPage(shape);
+    panel.low = firstKey / shape.pageSize - first;
+    panel.high = (end - 1) / shape.pageSize - first;
+    panel.shared = firstRow(shape, p, lane) *
+                       rowPitch(shape.headDim, cacheBytes(shape.cacheType)) +
+                   chunk * 16;
+  }
   return s;
 }
 
-/// One lane's rows of K or of V.
-KVCACHE_DEVICE void copyRows(const AttentionShape &shape, u32 shared,
+/// One lane's rows of one panel of K or of V.
+KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
                              const u8 *const (&source)[maxWindows],
-                             u64 pageOffset, int tokenStride) {
-  const int count = windows(shape, tokenStride), rows = rowsPerLane(shape);
-  const int step = rowStep(shape);
-  const u8 *p[maxWindows];
+                             const int (&id)[maxSegments], int part,
+                             i64 pageStride, int tokenStride) {
+  const int count = windows(shape, panel, tokenStride);
+  const int rows = segmentRows(shape, panel), step = rowStep(shape, panel);
+  const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
 #pragma unroll
-  for (int w = 0; w < (count > maxWindows ? 1 : count); ++w) {
-    p[w] = source[w] + pageOffset;
-    ptx::opaque(p[w]);
-  }
+  for (int s = 0; s < segments(shape, panel); ++s) {
+    u64 offset = static_cast<u64>(static_cast<u32>(id[s])) *
+                 static_cast<u64>(pageStride);
+    if (virtualPages(shape) > 1)
+      offset += static_cast<u64>(part) * virtualPage(shape) * tokenStride;
+    const u8 *p[maxWindows];
 #pragma unroll
-  for (int i = 0; i < rows; ++i) {
-    i64 offset = static_cast<i64>(i) * step * tokenStride;
-    u32 to = shared + i * step * rowPitch(shape.headDim);
-    if (count > maxWindows) {
-      ptx::copyAsync16(to, p[0] + offset);
-    } else {
-      int w = static_cast<int>(offset / windowBytes);
-      ptx::copyAsync16(to, p[w] + (offset - w * windowBytes - windowBytes / 2));
+    for (int w = 0; w < (count > maxWindows ? 1 : count); ++w) {
+      p[w] = source[w] + offset;
+      ptx::opaque(p[w]);
+    }
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      i64 at = static_cast<i64>(i) * step * tokenStride;
+      u32 to = shared + (s * rows + i) * step * pitch;
+      if (count > maxWindows) {
+        ptx::copyAsync16(to, p[0] + at);
+      } else {
+        int w = static_cast<int>(at / windowBytes);
+        ptx::copyAsync16(to, p[w] + (at - w * windowBytes - windowBytes / 2));
+      }
     }
   }
 }
 
 /// Requests one tile of K and V into a stage.
 KVCACHE_DEVICE void copyTile(const AttentionShape &shape, const Source &source,
-                             u32 stage, int page) {
-  u64 id = static_cast<u32>(page);
-  u32 to = stage + source.shared;
-  copyRows(shape, to, source.k, id * static_cast<u64>(shape.kPageStride),
-           shape.kTokenStride);
-  copyRows(shape, to + shape.tile * rowPitch(shape.headDim), source.v,
-           id * static_cast<u64>(shape.vPageStride), shape.vTokenStride);
+                             u32 stage, const Pages &pages, u32 lane) {
+  const int toV =
+      shape.tile * rowPitch(shape.headDim, cacheBytes(shape.cacheType));
+#pragma unroll
+  for (int p = 0; p < panels(shape); ++p) {
+    const Panel &panel = source.panel[p];
+    const int lanes = shape.tile * panelWidth(shape, p); // of 32 or more
+    if (lanes < 32 && static_cast<int>(lane) >= lanes)
+      continue;
+    u32 to = stage + panel.shared;
+    copyRows(shape, p, to, panel.k, pages.id[p], pages.part[p],
+             shape.kPageStride, shape.kTokenStride);
+    copyRows(shape, p, to + toV, panel.v, pages.id[p], pages.part[p],
+             shape.vPageStride, shape.vTokenStride);
+  }
 }
 
-/// Page of entry i. Where a tile covers two pages, the last one may lack the
-/// second: those lanes copy the last page again, and their rows are masked.
-KVCACHE_DEVICE int loadPage(const AttentionShape &shape, const int *entries,
-                            int i, int last) {
-  return ptx::loadI32(entries,
-                      shape.tile > shape.pageSize && i > last ? last : i);
+/// Pages of a warp's tile number `i` of the split. A tile that covers several
+/// pages may reach beyond the first and the last one of the row: those lanes
+/// copy that page again, and their rows are masked.
+KVCACHE_DEVICE void loadPages(const AttentionShape &shape, const Source &source,
+                              int i, Pages &pages) {
+  const bool clamps = shape.tile > shape.pageSize;
+#pragma unroll
+  for (int p = 0; p < panels(shape); ++p) {
+    const Panel &panel = source.panel[p];
+    int at = i * (warpsPerCta * shape.tile / virtualPage(shape));
+    if (virtualPages(shape) > 1) {
+      at += panel.part;
+      pages.part[p] = at % virtualPages(shape);
+      at /= virtualPages(shape);
+    }
+#pragma unroll
+    for (int s = 0; s < segments(shape, p); ++s) {
+      int e = at + s * segmentStep(shape, p);
+      if (clamps && e > panel.high)
+        e = panel.high;
+      if (clamps && shape.hasWindow && e < panel.low)
+        e = panel.low;
+      pages.id[p][s] = ptx::loadI32(panel.entries, e);
+    }
+  }
 }
 
 } // namespace kernels

@@ -4,14 +4,15 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A warp multiplies with A and B swapped, so that a group of up to 8 query
-// heads fills the N side and tokens and dims the M side:
+// A warp multiplies with A and B swapped, so that 8 query heads fill the N side
+// and tokens and dims the M side:
 //
-//   S^T (16 tokens x 8 heads) = K   (16 x headDim)  Q^T (headDim x 8)
-//   O^T (16 dims x 8 heads)  += V^T (16 x 16 tokens) P^T (16 tokens x 8)
+//   S^T (16 tokens x 8 columns) = K   (16 x headDim)  Q^T (headDim x 8)
+//   O^T (16 dims x 8 columns)  += V^T (16 x 16 tokens) P^T (16 tokens x 8)
 //
-// Groups of 9 to 16 use a second N tile for every K and V fragment; groups
-// below 8 leave columns idle, whose queries are zero and which nobody stores.
+// A column is one query head of one query row; column c of a CTA is head
+// c % heads of row c / heads. More than 8 columns use further N tiles for every
+// K and V fragment; columns without a query are zero, and nobody stores them.
 //
 // K takes no shuffle: ldmatrix on 8-bit rows gives a lane four neighbouring
 // dims; the order of k in the product is free, so Q is loaded in that order:
@@ -27,6 +28,11 @@
 //     x  = (token 2t | token 2t + 1) x (dims 2g, 2g + 1)
 //     A row g = dim 16c + 2g (codes b0, b2), row g + 8 = dim 16c + 2g + 1
 //     O: d[0], d[1] = dim 16c + 2g, heads 2t, 2t + 1; d[2], d[3] = dim + 1
+//
+// Rows of 16 bits come as they are needed: with the same addresses r0..r3 are
+// (tokens g | g + 8) x (dims 2t, 2t + 1 | + 8) of K; with the two halves of the
+// lane swapped in the address, and transposed, (dims g | g + 8) x (tokens 2t,
+// 2t + 1 | + 8) of V, in the order of A. O's rows are then in order.
 //
 // P leaves the first product with tokens on g and is needed with heads on g:
 // two movmatrix for 16 tokens. No permutation of tokens avoids them.
@@ -51,10 +57,22 @@ struct AttentionShape {
   i64 vPageStride;
   int vTokenStride, vHeadStride;
   int tile, stages, unroll;
+  int rows, heads, columns; // query rows, heads and columns of a CTA
+  bool hasWindow, hasSoftCap, hasSinks, hasAlibi, runtimeStrides;
 };
 
 /// The largest values of an array extent below.
-constexpr int maxTilesN = 2, maxTilesM = 2, maxChunks = 8;
+constexpr int maxTilesN = 4, maxTilesM = 2, maxChunks = 16;
+
+KVCACHE_DEVICE int chunksOf(const AttentionShape &shape) {
+  return shape.headDim / 16;
+}
+KVCACHE_DEVICE int pitchOf(const AttentionShape &shape) {
+  return rowPitch(shape.headDim, cacheBytes(shape.cacheType));
+}
+KVCACHE_DEVICE bool is16Bit(const AttentionShape &shape) {
+  return shape.cacheType >= CacheF16;
+}
 
 /// A new reference is the maximum plus this many binades: P starts at 2^-3 and
 /// may grow to 2 before the accumulators are rescaled. With 6, a sink token 14
@@ -65,84 +83,222 @@ constexpr float headroom = 3.f;
 constexpr u32 minusInfinity = 0xff800000u, plusInfinity = 0x7f800000u,
               quietNaN = 0x7fc00000u;
 
-/// What a warp carries from tile to tile. Index n: N tile; h: heads 2t + h.
+/// Offset of a lane's ldmatrix row within a tile of K or V.
+KVCACHE_DEVICE u32 fragmentOffset(const AttentionShape &shape, bool isV,
+                                  u32 lane) {
+  u32 first = lane >> 3 & 1, second = lane >> 4;
+  bool swaps = isV && is16Bit(shape);
+  return ((lane & 7) + (swaps ? second : first) * 8) * pitchOf(shape) +
+         (swaps ? first : second) * 16;
+}
+
+/// What a warp carries from tile to tile. Index n: N tile; h: columns 2t + h.
 struct WarpState {
   float o[maxTilesN][maxChunks][4];
   float sum[maxTilesN][2];    // this lane's tokens only
   float negRef[maxTilesN][2]; // minus the reference, log2 units
-  u32 fresh;                  // 0x40004000 before the first tile, else 0
-  u32 nanK;                   // see decode4
+  u32 fresh; // bit 2n + h: no reference yet; 0x40004000 while there are such
+  u32 nanK;  // see decode4
   u32 nanV[maxChunks]; // bytes 0, 2: dim 16c + 2g; 1, 3: dim 16c + 2g + 1
 };
 
-/// Queries of head g of each N tile in B fragments, and the factor that turns
-/// products into log2 units, for heads 2t and 2t + 1.
+/// Queries of column g of each N tile in B fragments, and the factor of the
+/// products for columns 2t and 2t + 1. The fragments are in registers, or in
+/// shared memory: 512 bytes for (N tile, term, pair of chunks), 16 a lane.
 struct Queries {
-  u32 b[maxTilesN][2 * maxChunks];
+  u32 b[maxTilesN][2][2 * maxChunks];
   float scale[maxTilesN][2];
+  float slope[maxTilesN][2]; // ALiBi, log2 units a token
+  float key[maxTilesN][2];   // token g of the first tile minus the position
+  u32 shared;                // this lane's first fragment
+  float cap;                 // soft cap in log2 units
 };
+
+/// Tokens that the columns of a masked tile see, counted from its first.
+struct Mask {
+  int low, high;          // row 0 sees tokens low <= x < high, row r r more
+  int firstLow, lastHigh; // what any row sees
+};
+
+KVCACHE_DEVICE bool rowsDiffer(const AttentionShape &shape) {
+  return shape.rows > 1;
+}
 
 using Scores = float[maxTilesN][maxTilesM][4];
 
+/// Product of one K or V fragment with a B fragment.
+KVCACHE_DEVICE void product(const AttentionShape &shape, float *d, u32 a0,
+                            u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  if (shape.cacheType == CacheBF16)
+    ptx::mmaBF16(d, a0, a1, a2, a3, b0, b1);
+  else
+    ptx::mma(d, a0, a1, a2, a3, b0, b1);
+}
+
+/// Adds K of 16 tokens in chunk `c` times all queries.
+KVCACHE_DEVICE void addScores(const AttentionShape &shape, int m, int c, u32 a0,
+                              u32 a1, u32 a2, u32 a3, const Queries &q,
+                              const u32 (&fragment)[maxTilesN][2][4],
+                              Scores &s) {
+  const bool shared =
+      queriesInShared(shape.headDim, shape.columns, shape.queryType);
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
+#pragma unroll
+    for (int term = 0; term < queryTerms(shape.queryType); ++term) {
+      if (shared)
+        product(shape, s[i][m], a0, a1, a2, a3, fragment[i][term][2 * (c & 1)],
+                fragment[i][term][2 * (c & 1) + 1]);
+      else
+        product(shape, s[i][m], a0, a1, a2, a3, q.b[i][term][2 * c],
+                q.b[i][term][2 * c + 1]);
+    }
+  }
+}
+
 /// S^T minus reference, log2 units: s[n][m][h] is token 16m + g, s[n][m][2 + h]
 /// token 16m + g + 8. `nan[m][i]` collects NaN codes of token 16m + g + 8i.
+///
+/// With a soft cap the factor is 2 log2(e) / cap times the score's own, and
+/// cap * tanh(x) = cap - 2 cap / (1 + e^2x), whose error is 2^-22 of the cap;
+/// tanh.approx would leave 2^-11 of it in the exponent. ALiBi adds slope times
+/// (key - position); `token` is the tile's first, counted as q.key is.
 KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
                                const Queries &q, const WarpState &state,
-                               Scores &s, u32 (&nan)[maxTilesM][2]) {
-  const int tilesM = shape.tile / 16, n = tilesN(shape.group);
-  const int pitch = rowPitch(shape.headDim);
+                               float token, Scores &s,
+                               u32 (&nan)[maxTilesM][2]) {
+  const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
+  const int pitch = pitchOf(shape), chunks = chunksOf(shape);
+  const bool shared =
+      queriesInShared(shape.headDim, shape.columns, shape.queryType);
+  // Fragments from shared memory serve both halves of a tile.
+  const int outer = shared ? 1 : tilesM, inner = shared ? tilesM : 1;
 #pragma unroll
-  for (int m = 0; m < tilesM; ++m) {
+  for (int mo = 0; mo < outer; ++mo) {
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
+    for (int mi = 0; mi < inner; ++mi) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        s[i][m][e] = 0.f;
-    }
+      for (int i = 0; i < n; ++i) {
 #pragma unroll
-    for (int j = 0; j < shape.headDim / 32; ++j) {
-      u32 r[4];
-      ptx::ldmatrix(r, kAddress + m * 16 * pitch + 32 * j);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        u32 low0, high0, low1, high1;
-        decode4(shape.arch, shape.cacheType, Neighbours, r[2 * half], low0,
-                high0, nan[m][0]);
-        decode4(shape.arch, shape.cacheType, Neighbours, r[2 * half + 1], low1,
-                high1, nan[m][1]);
-        int c = 2 * j + half;
-#pragma unroll
-        for (int i = 0; i < n; ++i)
-          ptx::mma(s[i][m], low0, low1, high0, high1, q.b[i][2 * c],
-                   q.b[i][2 * c + 1]);
+        for (int e = 0; e < 4; ++e)
+          s[i][mo + mi][e] = 0.f;
       }
     }
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < (chunks + 1) / 2; ++j) {
+      u32 fragment[maxTilesN][2][4];
+      if (shared) {
+        const int terms = queryTerms(shape.queryType);
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        s[i][m][e] = __builtin_fmaf(s[i][m][e], q.scale[i][e & 1],
-                                    state.negRef[i][e & 1]);
+        for (int i = 0; i < n; ++i) {
+#pragma unroll
+          for (int term = 0; term < terms; ++term)
+            ptx::loadSharedV4(
+                fragment[i][term],
+                q.shared + ((i * terms + term) * ((chunks + 1) / 2) + j) * 512);
+        }
+      }
+#pragma unroll
+      for (int mi = 0; mi < inner; ++mi) {
+        const int m = mo + mi;
+        if (is16Bit(shape)) {
+#pragma unroll
+          for (int c = 2 * j; c < minOf(chunks, 2 * j + 2); ++c) {
+            u32 r[4];
+            ptx::ldmatrix(r, kAddress + m * 16 * pitch + 32 * c);
+            addScores(shape, m, c, r[0], r[1], r[2], r[3], q, fragment, s);
+          }
+          continue;
+        }
+        u32 r[4];
+        if (2 * j + 1 < chunks)
+          ptx::ldmatrix(r, kAddress + m * 16 * pitch + 32 * j);
+        else
+          ptx::ldmatrixHalf(r, kAddress + m * 16 * pitch + 32 * j);
+#pragma unroll
+        for (int half = 0; half < minOf(2, chunks - 2 * j); ++half) {
+          u32 low0, high0, low1, high1;
+          decode4(shape.arch, shape.cacheType, Neighbours, r[2 * half], low0,
+                  high0, nan[m][0]);
+          decode4(shape.arch, shape.cacheType, Neighbours, r[2 * half + 1],
+                  low1, high1, nan[m][1]);
+          addScores(shape, m, 2 * j + half, low0, low1, high0, high1, q,
+                    fragment, s);
+        }
+      }
+    }
+#pragma unroll
+    for (int mi = 0; mi < inner; ++mi) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float &x = s[i][mo + mi][e];
+          float negRef = state.negRef[i][e & 1];
+          if (shape.hasAlibi) {
+            const float within = static_cast<float>(16 * (mo + mi) + e / 2 * 8);
+            negRef = __builtin_fmaf(q.slope[i][e & 1],
+                                    q.key[i][e & 1] + (token + within), negRef);
+          }
+          if (shape.hasSoftCap)
+            x = __builtin_fmaf(
+                ptx::reciprocal(ptx::exp2(x * q.scale[i][e & 1]) + 1.f),
+                -2.f * q.cap, q.cap + negRef);
+          else
+            x = __builtin_fmaf(x, q.scale[i][e & 1], negRef);
+        }
+      }
     }
   }
 }
 
-/// Scores of tokens at or past `valid` become minus infinity.
+/// Row of column 8i + 2t + h within the CTA's rows.
+KVCACHE_DEVICE int rowOf(const AttentionShape &shape, int i, u32 t, int h) {
+  return rowsDiffer(shape)
+             ? static_cast<int>(i * columnsPerTile + 2 * t + h) / shape.heads
+             : 0;
+}
+
+/// Scores of tokens that a column does not see become minus infinity. `nan` as
+/// in tileScores: a NaN code makes its token's scores NaN here, for the columns
+/// that see it.
 KVCACHE_DEVICE void maskScores(const AttentionShape &shape, Scores &s,
-                               int valid, u32 g) {
+                               const Mask &mask, u32 (&nan)[maxTilesM][2],
+                               u32 lane) {
+  u32 g = lane >> 2, t = lane & 3;
+  const bool flags = shape.cacheType == E4M3 && !convertsFP8(shape.arch);
 #pragma unroll
   for (int m = 0; m < shape.tile / 16; ++m) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      bool masked = static_cast<int>(16 * m + g + 8 * (e >> 1)) >= valid;
+    for (int half = 0; half < 2; ++half) {
+      int token = static_cast<int>(16 * m + g + 8 * half);
+      u32 bad = 0;
+      if (flags) {
+        bad = nan[m][half]; // dims are spread over t
+        bad |= ptx::shuffleXor(bad, 1);
+        bad |= ptx::shuffleXor(bad, 2);
+        bad &= 0x80808080u;
+        nan[m][half] = 0;
+      }
 #pragma unroll
-      for (int i = 0; i < tilesN(shape.group); ++i)
-        s[i][m][e] = masked ? ptx::asFloat(minusInfinity) : s[i][m][e];
+      for (int i = 0; i < tilesN(shape.columns); ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          int row = rowOf(shape, i, t, h);
+          bool masked = token >= minOf(mask.high + row, mask.lastHigh) ||
+                        (shape.hasWindow && token < mask.low + row);
+          float &x = s[i][m][2 * half + h];
+          if (flags)
+            x = bad ? ptx::asFloat(quietNaN) : x;
+          x = masked ? ptx::asFloat(minusInfinity) : x;
+        }
+      }
     }
   }
 }
 
-/// Maximum over the tokens of a tile for head 2t + h of N tile i, in all lanes.
+/// Maximum over the tokens of a tile for column 2t + h of N tile i, in all
+/// lanes.
 KVCACHE_DEVICE float tileMaximum(const AttentionShape &shape, const Scores &s,
                                  int i, int h) {
   float r = ptx::maxF32(s[i][0][h], s[i][0][2 + h]);
@@ -153,19 +309,20 @@ KVCACHE_DEVICE float tileMaximum(const AttentionShape &shape, const Scores &s,
   return ptx::maxF32(r, ptx::shuffleXor(r, 16));
 }
 
-/// P = 2^s in f16 pairs (heads 2t, 2t + 1) and its sums over this lane's
-/// tokens.
+/// P = 2^s in pairs of f16 (bf16 for such a cache) of columns 2t, 2t + 1, and
+/// its sums over this lane's tokens.
 KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
                                  u32 (&p)[maxTilesN][2 * maxTilesM],
                                  float (&sum)[maxTilesN][2]) {
 #pragma unroll
-  for (int i = 0; i < tilesN(shape.group); ++i) {
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
     for (int m = 0; m < shape.tile / 16; ++m) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float a = ptx::exp2(s[i][m][2 * e]), b = ptx::exp2(s[i][m][2 * e + 1]);
-        p[i][2 * m + e] = ptx::packF16(a, b);
+        p[i][2 * m + e] = shape.cacheType == CacheBF16 ? ptx::packBF16(a, b)
+                                                       : ptx::packF16(a, b);
         sum[i][0] = m + e ? sum[i][0] + a : a;
         sum[i][1] = m + e ? sum[i][1] + b : b;
       }
@@ -173,21 +330,24 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
   }
 }
 
-/// Raises the references of heads whose scores outgrew them by more than the
+/// Raises the references of columns whose scores outgrew them by more than the
 /// headroom, and rescales what was accumulated. The first tile comes here as
-/// well and sets the references. Rare otherwise.
+/// well and sets the references, but for columns that see none of its tokens.
+/// Rare otherwise.
 KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
                             WarpState &state) {
-  bool first = state.fresh != 0;
-  state.fresh = 0;
+  u32 unset = 0;
 #pragma unroll
-  for (int i = 0; i < tilesN(shape.group); ++i) {
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
     float f[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      const u32 bit = 1u << (2 * i + h);
+      bool first = (state.fresh & bit) != 0;
       float top = tileMaximum(shape, s, i, h);
       bool moves = top > (first ? ptx::asFloat(minusInfinity) : 0.f);
       float raise = moves ? top + headroom : 0.f;
+      unset |= first && !moves ? bit : 0u;
       state.negRef[i][h] -= raise;
       // Nothing is accumulated yet; 2^-raise may be infinite.
       f[h] = first ? 0.f : ptx::exp2(-raise);
@@ -199,41 +359,58 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
       }
     }
 #pragma unroll
-    for (int c = 0; c < shape.headDim / 16; ++c) {
+    for (int c = 0; c < chunksOf(shape); ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         state.o[i][c][e] *= f[e & 1];
     }
   }
+  state.fresh = unset ? unset | 0x40004000u : 0u;
 }
 
-/// One tile: scores, probabilities, output. A `masked` tile has `valid` tokens:
-/// scores beyond are minus infinity, and V is zero there by selection, because
-/// an unused slot may hold NaN and 0 * NaN is NaN.
+/// Adds V of 16 tokens in chunk `c` times P.
+KVCACHE_DEVICE void addOutputs(const AttentionShape &shape, int c, u32 a0,
+                               u32 a1, u32 a2, u32 a3,
+                               const u32 (&b0)[maxTilesN],
+                               const u32 (&b1)[maxTilesN], WarpState &state) {
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i)
+    product(shape, state.o[i][c], a0, a1, a2, a3, b0[i], b1[i]);
+}
+
+/// Halves of the tokens `x` and `x + 1` that lie in [low, high).
+KVCACHE_DEVICE u32 keepPair(int x, int low, int high) {
+  return (x >= low && x < high ? 0xffffu : 0u) |
+         (x + 1 >= low && x + 1 < high ? 0xffff0000u : 0u);
+}
+
+/// One tile, `token` tokens after the first of the split: scores,
+/// probabilities, output. In a `masked` tile the scores of
+/// tokens that a column does not see are minus infinity, and V is zero, by
+/// selection, where no column sees it, because an unused slot may hold NaN and
+/// 0 * NaN is NaN. Without `selectsV` the caller has seen to that.
 KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
                              u32 vAddress, const Queries &q, WarpState &state,
-                             bool masked, int valid, u32 lane) {
-  const int tilesM = shape.tile / 16, n = tilesN(shape.group);
-  const int pitch = rowPitch(shape.headDim);
-  u32 t2 = (lane & 3) * 2, g = lane >> 2;
+                             bool masked, bool selectsV, const Mask &mask,
+                             int token, u32 lane) {
+  const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
+  const int pitch = pitchOf(shape), chunks = chunksOf(shape);
   Scores s;
   u32 nan[maxTilesM][2] = {};
-  tileScores(shape, kAddress, q, state, s, nan);
+  tileScores(shape, kAddress, q, state, static_cast<float>(token), s, nan);
   if (masked)
-    maskScores(shape, s, valid, g);
+    maskScores(shape, s, mask, nan, lane);
 #pragma unroll
   for (int m = 0; m < tilesM; ++m) {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
-      state.nanK |= !masked || static_cast<int>(16 * m + g + 8 * e) < valid
-                        ? nan[m][e]
-                        : 0u;
+      state.nanK |= nan[m][e];
   }
 
   u32 p[maxTilesN][2 * maxTilesM];
   float sum[maxTilesN][2];
   exponentials(shape, s, p, sum);
-  u32 big = state.fresh; // bit 14 of an f16: 2 or more, infinity, NaN
+  u32 big = state.fresh; // bit 14 of an f16 or bf16: 2 or more, infinity, NaN
 #pragma unroll
   for (int i = 0; i < n; ++i) {
 #pragma unroll
@@ -253,27 +430,47 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
 
 #pragma unroll
   for (int m = 0; m < tilesM; ++m) {
-    u32 b0[maxTilesN], b1[maxTilesN]; // head g; tokens 2t, 2t+1 and 2t+8, 2t+9
+    // Column g; tokens 2t, 2t+1 and 2t+8, 2t+9.
+    u32 b0[maxTilesN], b1[maxTilesN];
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       b0[i] = ptx::movmatrix(p[i][2 * m]);
       b1[i] = ptx::movmatrix(p[i][2 * m + 1]);
     }
     u32 keep0 = ~0u, keep1 = ~0u; // halves of the valid ones of two tokens
-    if (masked) {
-      int v = valid - 16 * m - static_cast<int>(t2);
-      keep0 = v >= 2 ? ~0u : v == 1 ? 0xffffu : 0u;
-      keep1 = v >= 10 ? ~0u : v == 9 ? 0xffffu : 0u;
+    if (masked && selectsV) {
+      int x = 16 * m + static_cast<int>(lane & 3) * 2;
+      int low = shape.hasWindow ? mask.firstLow : 0;
+      keep0 = keepPair(x, low, mask.lastHigh);
+      keep1 = keepPair(x + 8, low, mask.lastHigh);
+    }
+    if (is16Bit(shape)) {
+#pragma unroll
+      for (int c = 0; c < chunks; ++c) {
+        u32 r[4];
+        ptx::ldmatrixTrans(r, vAddress + m * 16 * pitch + 32 * c);
+        if (masked && selectsV) {
+          r[0] &= keep0;
+          r[1] &= keep0;
+          r[2] &= keep1;
+          r[3] &= keep1;
+        }
+        addOutputs(shape, c, r[0], r[1], r[2], r[3], b0, b1, state);
+      }
+      continue;
     }
 #pragma unroll
-    for (int j = 0; j < shape.headDim / 32; ++j) {
+    for (int j = 0; j < (chunks + 1) / 2; ++j) {
       u32 r[4];
-      ptx::ldmatrixTrans(r, vAddress + m * 16 * pitch + 32 * j);
+      if (2 * j + 1 < chunks)
+        ptx::ldmatrixTrans(r, vAddress + m * 16 * pitch + 32 * j);
+      else
+        ptx::ldmatrixTransHalf(r, vAddress + m * 16 * pitch + 32 * j);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < minOf(2, chunks - 2 * j); ++half) {
         int c = 2 * j + half;
         u32 x0 = r[2 * half], x1 = r[2 * half + 1], a0, a1, a2, a3;
-        if (masked) {
+        if (masked && selectsV) {
           x0 &= keep0;
           x1 &= keep1;
         }
@@ -281,9 +478,7 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
                 state.nanV[c]);
         decode4(shape.arch, shape.cacheType, Alternate, x1, a2, a3,
                 state.nanV[c]);
-#pragma unroll
-        for (int i = 0; i < n; ++i)
-          ptx::mma(state.o[i][c], a0, a1, a2, a3, b0[i], b1[i]);
+        addOutputs(shape, c, a0, a1, a2, a3, b0, b1, state);
       }
     }
   }
@@ -291,7 +486,7 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
 
 /// Puts NaN where decode4 saw NaN codes: a NaN in K makes every score of its
 /// token NaN, and so the whole output of the KV head; a NaN in V makes its dim
-/// NaN for every head.
+/// NaN for every column.
 KVCACHE_DEVICE void applyNaN(const AttentionShape &shape, WarpState &state) {
   const int chunks = shape.headDim / 16;
   u32 seen = state.nanK;
@@ -310,12 +505,12 @@ KVCACHE_DEVICE void applyNaN(const AttentionShape &shape, WarpState &state) {
     for (int e = 0; e < 4; ++e) {
       bool bad = all || (v & (e < 2 ? 0x00800080u : 0x80008000u)) != 0;
 #pragma unroll
-      for (int i = 0; i < tilesN(shape.group); ++i)
+      for (int i = 0; i < tilesN(shape.columns); ++i)
         state.o[i][c][e] = bad ? ptx::asFloat(quietNaN) : state.o[i][c][e];
     }
   }
 #pragma unroll
-  for (int i = 0; i < tilesN(shape.group); ++i) {
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       state.sum[i][h] = all ? ptx::asFloat(quietNaN) : state.sum[i][h];

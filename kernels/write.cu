@@ -1,49 +1,55 @@
-//===- write.cu - Quantized write of K and V rows into pages --------------===//
+//===- write.cu - Write of K and V rows into pages ------------------------===//
 //
 // Part of the kvcache project.
 //
 //===----------------------------------------------------------------------===//
 //
-// A thread quantizes 16 neighbouring elements of K or V: two 16-byte loads, one
-// 16-byte store. A CTA takes as many tokens as fill its threads, one at least.
+// A thread takes 16 neighbouring elements of K or V: 16-byte loads, and one
+// 16-byte store, or two for a cache of 16 bits. A CTA takes as many tokens as
+// fill its threads, one at least.
 //
 //===----------------------------------------------------------------------===//
 
-#include "fp8.h"
+#include "elementwise.h"
 
 namespace kvcache {
 namespace kernels {
 
-/// Two f16 or bf16 to f32, exactly.
-KVCACHE_DEVICE void widen(int type, u32 pair, float *x) {
-  if (type == F16) {
-    x[0] = ptx::f16ToF32Low(pair);
-    x[1] = ptx::f16ToF32High(pair);
-  } else {
-    x[0] = ptx::asFloat(pair << 16);
-    x[1] = ptx::asFloat(pair & 0xffff0000u);
+/// Writes 16 elements. Codes: code = saturate(x / scale), division and
+/// conversion to nearest even. For a power of two the product with the
+/// reciprocal is the same number: both are the correctly rounded x 2^-e, and
+/// the reciprocal is exact (2^-127 is a subnormal f32). Caches of 16 bits have
+/// no scale; their own type is copied bit by bit.
+KVCACHE_DEVICE void write16(int arch, int cacheType, int type, const u8 *from,
+                            u8 *to, float scale, bool scaleIsPowerOfTwo) {
+  u32 in[16];
+  load16(type, from, in);
+  if (cacheType >= CacheF16) {
+    u32 out[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float x[4];
+      widen4(type, in, i / 2, x);
+      const float low = x[i % 2 * 2], high = x[i % 2 * 2 + 1];
+      bool same = cacheType == CacheF16 ? type == F16 : type == BF16;
+      out[i] = same                    ? in[i]
+               : cacheType == CacheF16 ? ptx::packF16(low, high)
+                                       : ptx::packBF16(low, high);
+    }
+    ptx::storeV4(to, out);
+    ptx::storeV4(to + 16, out + 4);
+    return;
   }
-}
-
-/// code = saturate(x / scale), division and conversion to nearest even. For a
-/// power of two the product with the reciprocal is the same number: both are
-/// the correctly rounded x 2^-e, and the reciprocal is exact (2^-127 is a
-/// subnormal f32).
-KVCACHE_DEVICE void quantize16(int arch, int type, const void *from, void *to,
-                               float scale, bool scaleIsPowerOfTwo) {
-  u32 in[8], codes[4];
-  ptx::loadV4(in, from);
-  ptx::loadV4(in + 4, static_cast<const u8 *>(from) + 16);
+  u32 codes[4];
   float reciprocal = scaleIsPowerOfTwo ? ptx::divide(1.f, scale) : 0.f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float x[4];
-    widen(type, in[2 * i], x);
-    widen(type, in[2 * i + 1], x + 2);
+    widen4(type, in, i, x);
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       x[e] = scaleIsPowerOfTwo ? x[e] * reciprocal : ptx::divide(x[e], scale);
-    codes[i] = encode4(arch, x);
+    codes[i] = encode4(arch, cacheType, x);
   }
   ptx::storeV4(to, codes);
 }
@@ -53,10 +59,11 @@ KVCACHE_DEVICE void quantize16(int arch, int type, const void *from, void *to,
 
 using namespace kvcache::kernels;
 
-// k, v [max_tokens][kv_heads][head_dim] f16 or bf16, contiguous, 16-byte
+// k, v [max_tokens][kv_heads][head_dim] of in_type, contiguous, 16-byte
 // aligned; slots [max_tokens]: page * page_size + offset. A slot below 0 skips
-// its row, one at or past num_slots is ignored. Strides in elements of one
-// byte, multiples of 16. Grid (writeGrid, 1, 1), 128 threads, no shared memory.
+// its row, one at or past num_slots is ignored. Strides in bytes, multiples of
+// 16. With per_head a CTA writes KV head blockIdx.y, whose scales it is given.
+// Grid (writeGrid, writeGridY, 1), 128 threads, no shared memory.
 KVCACHE_EXPORT
 kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
               const long long *slots, float k_scale, float v_scale,
@@ -65,14 +72,16 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
               int arch, int in_type, int cache_type, int kv_heads, int head_dim,
               int page_size, long long k_page_stride, int k_token_stride,
               int k_head_stride, long long v_page_stride, int v_token_stride,
-              int v_head_stride, int k_scale_is_pow2, int v_scale_is_pow2) {
-  (void)cache_type; // e4m3
-  const int units = writeUnits(kv_heads, head_dim), half = units / 2;
-  const int tokens = writeTokensPerCta(kv_heads, head_dim);
+              int v_head_stride, int k_scale_is_pow2, int v_scale_is_pow2,
+              int per_head) {
+  const int heads = per_head ? 1 : kv_heads; // of a CTA
+  const int units = writeUnits(heads, head_dim), half = units / 2;
+  const int tokens = writeTokensPerCta(heads, head_dim);
   const int unitsPerHead = head_dim / writeElements;
   int thread = static_cast<int>(ptx::threadX());
   int inCta = thread / units;
   int token = static_cast<int>(ptx::ctaX()) * tokens + inCta;
+  int head0 = per_head ? static_cast<int>(ptx::ctaY()) : 0;
   if (inCta >= tokens || token >= max_tokens)
     return;
   i64 slot = ptx::loadI64(slots, token);
@@ -80,15 +89,15 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
     return;
   i64 page = slot / page_size;
   int offset = static_cast<int>(slot % page_size);
-  i64 row = static_cast<i64>(token) * half * writeElements;
+  i64 row = (static_cast<i64>(token) * kv_heads + head0) * head_dim;
 
   for (int unit = thread % units; unit < units; unit += threadsPerCta) {
     bool isV = unit >= half;
     int inRow = isV ? unit - half : unit;
-    int head = inRow / unitsPerHead;
-    int dim = inRow % unitsPerHead * writeElements;
-    const u16 *from =
-        static_cast<const u16 *>(isV ? v : k) + row + inRow * writeElements;
+    int head = head0 + inRow / unitsPerHead;
+    int dim = inRow % unitsPerHead * writeElements * cacheBytes(cache_type);
+    const u8 *from = static_cast<const u8 *>(isV ? v : k) +
+                     (row + inRow * writeElements) * activationBytes(in_type);
     i64 at =
         isV ? page * v_page_stride + static_cast<i64>(offset) * v_token_stride +
                   static_cast<i64>(head) * v_head_stride + dim
@@ -96,11 +105,13 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
                   static_cast<i64>(head) * k_head_stride + dim;
     u8 *to = static_cast<u8 *>(isV ? v_pages : k_pages) + at;
     if (k_scale_is_pow2 == v_scale_is_pow2)
-      quantize16(arch, in_type, from, to, isV ? v_scale : k_scale,
-                 k_scale_is_pow2 != 0);
+      write16(arch, cache_type, in_type, from, to, isV ? v_scale : k_scale,
+              k_scale_is_pow2 != 0);
     else if (isV)
-      quantize16(arch, in_type, from, to, v_scale, v_scale_is_pow2 != 0);
+      write16(arch, cache_type, in_type, from, to, v_scale,
+              v_scale_is_pow2 != 0);
     else
-      quantize16(arch, in_type, from, to, k_scale, k_scale_is_pow2 != 0);
+      write16(arch, cache_type, in_type, from, to, k_scale,
+              k_scale_is_pow2 != 0);
   }
 }

@@ -29,6 +29,9 @@ config.substitutions += [
     ("%llvm_bin", config.llvm_tools),
     ("%plugin", os.path.join(libraries, "libKVCachePlugin" + config.module_suffix)),
     ("%inputs", os.path.join(config.test_source_root, "Inputs")),
+    ("%cxx", config.cxx),
+    ("%cc", config.cc),
+    ("%mlir_include", config.mlir_include),
     ("%source", config.kvcache_source),
     ("%build", config.kvcache_build),
 ]
@@ -40,6 +43,9 @@ def python_has(module):
 
 if python_has("triton"):
     config.available_features.add("triton")
+# Sweeps that `make check-full` runs.
+if "slow" in lit_config.params:
+    config.available_features.add("slow")
 for tool in ("nvcc", "ptxas"):
     if shutil.which(tool):
         config.available_features.add(tool)

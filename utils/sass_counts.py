@@ -216,6 +216,59 @@ def main_loop(code, labels):
     return [code[k] for k in index], sum(len(blocks[b]) for b in body - hot)
 
 
+def densest_step(code, labels):
+    """(tensor instructions, all instructions) of one turn of the innermost tensor
+    loop, on the way that has the most tensor instructions and among those the
+    fewest others; and those of a turn of the loop around it, if any, without the
+    inner one. None without such a loop."""
+    follow = successors(code, labels)
+    blocks = blocks_of(code, follow)
+    edges = {h: follow[b[-1]] for h, b in blocks.items()}
+    loops = [(h, body, latches) for h, body, latches in natural_loops(blocks, edges)
+             if any(code[k].base in TENSOR for b in body for k in blocks[b])]
+    if not loops:
+        return None
+    header, body, latches = min(loops, key=lambda loop: len(loop[1]))
+    inner = {b for _, other, _ in loops if other < body for b in other}
+    best = {}
+
+    def value(b):
+        return sum(code[k].base in TENSOR for k in blocks[b]), -len(blocks[b])
+
+    def longest(b, path):
+        if b in best:
+            return best[b]
+        here, ways = value(b), [(0, 0)] if b in latches else []
+        for t in edges[b]:
+            if t in body and t != header and t not in path and t not in inner:
+                if (way := longest(t, path | {b})) is not None:
+                    ways.append(way)
+        best[b] = tuple(x + y for x, y in zip(here, max(ways))) if ways else None
+        return best[b]
+
+    tensor, rest = longest(header, frozenset())
+    around = [loop for loop in loops if loop[1] > body]
+    if not around:
+        return tensor, -rest, 0
+    # One turn of the loop around it, on the way that copies most and is shortest.
+    outer, whole, ends = min(around, key=lambda loop: len(loop[1]))
+    seen = {}
+
+    def turn(b, path):
+        if b in seen:
+            return seen[b]
+        here = (0, 0) if b in body else (sum(is_copy(code[k]) for k in blocks[b]), -len(blocks[b]))
+        ways = [(0, 0)] if b in ends else []
+        for t in {t for x in (body if b in body else [b]) for t in edges[x]} - (body if b in body else set()):
+            if t in whole and t != outer and t not in path:
+                if (way := turn(t, path | {b})) is not None:
+                    ways.append(way)
+        seen[b] = tuple(x + y for x, y in zip(here, max(ways))) if ways else None
+        return seen[b]
+
+    return tensor, -rest, -turn(outer, frozenset())[1]
+
+
 def resource_usage(path):
     usage, name = {}, None
     for line in run_tool("cuobjdump", "--dump-resource-usage", path).splitlines():
@@ -252,6 +305,8 @@ def report(path, shared_bytes=0):
             "spill_stores": sum(i.base == "STL" for i in code),
             "instructions": len(code),
         }
+        if step := densest_step(code, labels):
+            entry["tensor_step"] = dict(zip(("tensor", "instructions", "around"), step))
         loop = main_loop(code, labels)
         if loop:
             hot, rescale = loop

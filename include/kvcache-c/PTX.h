@@ -35,6 +35,9 @@ typedef struct KvcachePtxOptions {
   uint32_t threads;    /**< host threads */
   uint32_t quantum;    /**< switch warps after so many instructions; 0: never */
   uint64_t maxInstructions; /**< a warp; 0: no limit */
+  uint64_t seed;            /**< order of blocks and warps; 0: ascending */
+  uint32_t regions;         /**< 1: counts per region and line */
+  uint32_t reserved;        /**< 0 */
 } KvcachePtxOptions;
 
 KVCACHE_PTX_API KvcachePtxMachine *kvcachePtxMachineCreate(void);
@@ -78,9 +81,14 @@ KVCACHE_PTX_API int64_t kvcachePtxLaunch(KvcachePtxMachine *machine, int module,
                                          uint32_t dynamicSharedBytes,
                                          const void *const *arguments,
                                          const KvcachePtxOptions *options);
-/** JSON of the last launch: findings, counters, seconds. */
+/** JSON of the last launch: findings, counters, seconds; with `regions` the
+ * counts of each region, and of each line those that are not zero. */
 KVCACHE_PTX_API size_t kvcachePtxReport(const KvcachePtxMachine *machine,
                                         char *text, size_t size);
+
+/** Counts of the last launch and its regions as a table for people. */
+KVCACHE_PTX_API size_t kvcachePtxTable(const KvcachePtxMachine *machine,
+                                       char *text, size_t size);
 
 #ifdef __cplusplus
 }

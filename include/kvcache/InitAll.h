@@ -7,8 +7,14 @@
 #include "kvcache/IR/KVCache.h"
 #include "kvcache/Import/Passes.h"
 #include "kvcache/Pipelines/Pipelines.h"
+#include "kvcache/Transforms/BufferizableOpInterfaceImpl.h"
 #include "kvcache/Transforms/CaptureHazards.h"
 #include "kvcache/Transforms/Passes.h"
+#include "mlir/Target/LLVM/NVVM/Target.h"
+#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/GPU/GPUToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/NVVM/NVVMToLLVMIRTranslation.h"
 
 namespace mlir::kvcache {
 
@@ -16,6 +22,17 @@ namespace mlir::kvcache {
 inline void registerKVCacheDialect(DialectRegistry &registry) {
   registry.insert<KVCacheDialect>();
   registerCaptureHazardExternalModels(registry);
+  registerBufferizableOpInterfaceExternalModels(registry);
+}
+
+/// What turns kernels into PTX: the NVVM target and the translations to LLVM IR
+/// that `buildCodePipeline` and `buildBundle` use.
+inline void registerKVCacheTranslations(DialectRegistry &registry) {
+  NVVM::registerNVVMTargetInterfaceExternalModels(registry);
+  registerBuiltinDialectTranslation(registry);
+  registerGPUDialectTranslation(registry);
+  registerLLVMDialectTranslation(registry);
+  registerNVVMDialectTranslation(registry);
 }
 
 /// All passes and pipelines of kvcache.

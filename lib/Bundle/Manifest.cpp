@@ -227,6 +227,16 @@ std::string cacheCompatibility(const Layer &layer) {
       static_cast<long long>(layer.headDim));
   std::string key(text, size_t(size));
   key += "layout=" + layer.layout;
+  for (const auto &[role, scale] :
+       {std::pair("k", &layer.kScale), std::pair("v", &layer.vScale)}) {
+    if (scale->perHead.empty())
+      continue;
+    key += std::string(";") + role + "_heads=";
+    for (ScalarF32 head : scale->perHead) {
+      std::snprintf(text, sizeof(text), "%08X,", head.bits);
+      key += text;
+    }
+  }
   return sha256Hex(key.data(), key.size());
 }
 

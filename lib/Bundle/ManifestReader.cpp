@@ -263,10 +263,15 @@ ScalarF32 readScalar(Object &object) {
   return scalar;
 }
 
-Scale readScale(const Value &value) {
-  Scale scale;
+ManifestScale readScale(const Value &value) {
+  ManifestScale scale;
   Object object(value);
   scale.value = readScalar(object);
+  if (std::optional<Value> heads = object.optional("head_bits"))
+    heads->forEach([&](const Value &head) {
+      scale.perHead.emplace_back();
+      scale.perHead.back().bits = head.bits();
+    });
   object.read("provenance", scale.provenance, parseProvenance,
               "checkpoint, default, duplicate, maximum or override");
   object.readOptional("key", scale.key);

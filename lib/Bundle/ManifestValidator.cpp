@@ -2,6 +2,7 @@
 
 #include "kvcache/Bundle/Manifest.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -321,8 +322,8 @@ private:
                std::string(elementTypeName(layer.elementType)));
     }
     positive(path + ".softmax_scale", layer.softmaxScale);
-    positive(path + ".scales.k", layer.kScale.value);
-    positive(path + ".scales.v", layer.vScale.value);
+    scale(path + ".scales.k", layer.kScale, layer.kvHeads);
+    scale(path + ".scales.v", layer.vScale, layer.kvHeads);
     std::string digest = cacheCompatibility(layer);
     if (layer.compatibility != digest)
       fail(path + ".compatibility",
@@ -347,6 +348,26 @@ private:
     if (!std::isfinite(value) || value <= 0)
       fail(path,
            "expected a positive finite value, found " + std::to_string(value));
+  }
+
+  void scale(const std::string &path, const ManifestScale &scale,
+             int64_t kvHeads) {
+    positive(path, scale.value);
+    if (scale.perHead.empty())
+      return;
+    if (int64_t(scale.perHead.size()) != kvHeads)
+      fail(path + ".head_bits",
+           "expected one for each of the " + std::to_string(kvHeads) +
+               " KV heads, found " + std::to_string(scale.perHead.size()));
+    float largest = 0;
+    for (ScalarF32 head : scale.perHead) {
+      positive(path + ".head_bits", head);
+      largest = std::max(largest, head.value());
+    }
+    if (largest != scale.value.value())
+      fail(path + ".value", "expected the largest of all heads, " +
+                                std::to_string(largest) + ", found " +
+                                std::to_string(scale.value.value()));
   }
 
   void layerBuffers(const std::string &path, const Layer &layer) {
@@ -496,7 +517,8 @@ private:
       return fail(path + ".kernel", "target " + target.chip +
                                         " has no kernel " +
                                         quoted(launch.kernel));
-    if (!manifest.findLayer(launch.layer))
+    const Layer *layer = manifest.findLayer(launch.layer);
+    if (!layer)
       return fail(path + ".layer",
                   "no layer has the id " + quoted(launch.layer));
     // CUDA C++ Programming Guide, compute capability 7.5 and up.
@@ -522,6 +544,23 @@ private:
             maxSharedBytes(target.chip));
     for (size_t i = 0; i < launch.arguments.size() && !failure; ++i)
       argument(index(path + ".arguments", i), launch.arguments[i]);
+    if (failure)
+      return;
+    const LayerBuffers &names = layer->buffers;
+    bool isWrite = launch.op == LaunchOp::Write;
+    for (const std::string *name : {isWrite ? &names.key : &names.query,
+                                    isWrite ? &names.value : &names.output}) {
+      bool isUsed =
+          std::any_of(launch.arguments.begin(), launch.arguments.end(),
+                      [&](const Argument &argument) {
+                        return argument.kind == Argument::Kind::Buffer &&
+                               argument.buffer == *name;
+                      });
+      if (!isUsed)
+        return fail(path + ".arguments",
+                    "expected " + quoted(*name) + " of layer " +
+                        quoted(launch.layer) + " among them, found it nowhere");
+    }
   }
 
   void argument(const std::string &path, const Argument &argument) {

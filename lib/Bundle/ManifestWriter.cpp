@@ -69,9 +69,15 @@ void setScalar(JsonValue &object, ScalarF32 scalar) {
   object.set("bits", hexBits(scalar.bits));
 }
 
-JsonValue scaleJson(const Scale &scale) {
+JsonValue scaleJson(const ManifestScale &scale) {
   JsonValue object = JsonValue::object();
   setScalar(object, scale.value);
+  if (!scale.perHead.empty()) {
+    JsonValue heads = JsonValue::array();
+    for (ScalarF32 head : scale.perHead)
+      heads.push(hexBits(head.bits));
+    object.set("head_bits", std::move(heads));
+  }
   object.set("provenance", name(provenanceName(scale.provenance)));
   if (!scale.key.empty())
     object.set("key", scale.key);

@@ -3,6 +3,8 @@
 #include "kvcache/Checkpoint/Checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 #include <unordered_map>
 
 #define SIMDJSON_EXCEPTIONS 0
@@ -68,14 +70,91 @@ static Error readJsonIfPresent(const std::string &path,
   return Error::success();
 }
 
-Error Checkpoint::openIndexed(const std::string &indexPath) {
-  simdjson::padded_string text;
-  if (auto code = simdjson::padded_string::load(indexPath).get(text))
-    return makeError(indexPath +
-                     ": cannot read: " + simdjson::error_message(code));
+namespace {
+
+/// Calls `work(begin, end)` for parts of 0 to `count`, on several threads where
+/// that pays.
+template <typename Work> void forChunks(size_t count, const Work &work) {
+  constexpr size_t smallest = 4096;
+  size_t chunks = std::min<size_t>(
+      {count / smallest, 8, std::max(1u, std::thread::hardware_concurrency())});
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < chunks; ++i)
+    threads.emplace_back([&work, count, chunks, i] {
+      work(count * i / chunks, count * (i + 1) / chunks);
+    });
+  work(0, chunks ? count / chunks : count);
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+/// Opens files on several threads while the caller does something else.
+class ShardOpener {
+public:
+  explicit ShardOpener(std::vector<std::string> paths)
+      : paths(std::move(paths)), results(this->paths.size()) {
+    // A file takes about as long as starting a thread.
+    constexpr size_t filesPerThread = 4, maxThreads = 8;
+    size_t count =
+        std::min({this->paths.size() / filesPerThread, maxThreads,
+                  size_t(std::max(1u, std::thread::hardware_concurrency()))});
+    for (size_t i = 0; i < count; ++i)
+      threads.emplace_back([this] { work(); });
+  }
+  ~ShardOpener() { finish(); }
+  ShardOpener(const ShardOpener &) = delete;
+  ShardOpener &operator=(const ShardOpener &) = delete;
+
+  /// Helps, and waits until all files are open.
+  void finish() {
+    work();
+    for (std::thread &thread : threads)
+      thread.join();
+    threads.clear();
+  }
+
+  /// After finish(); a path that was not asked for is opened now.
+  Expected<SafetensorsFile> take(const std::string &path) {
+    for (size_t i = 0; i < paths.size(); ++i)
+      if (paths[i] == path && results[i])
+        return std::move(*results[i]);
+    return SafetensorsFile::open(path);
+  }
+
+private:
+  void work() {
+    for (size_t i; (i = next++) < paths.size();)
+      results[i] = SafetensorsFile::open(paths[i]);
+  }
+
+  std::vector<std::string> paths;
+  std::vector<std::optional<Expected<SafetensorsFile>>> results;
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+};
+
+} // namespace
+
+Error Checkpoint::openIndexed(const std::string &indexPath,
+                              const std::vector<std::string> &present) {
+  // Most likely the index names what is in the folder.
+  std::vector<std::string> likely;
+  for (const std::string &name : present)
+    likely.push_back(joinPath(root, name));
+  ShardOpener opener(std::move(likely));
+
+  Expected<MappedFile> text = MappedFile::open(indexPath);
+  if (!text)
+    return text.error();
   simdjson::dom::parser parser;
   simdjson::dom::element document;
-  if (auto code = parser.parse(text).get(document))
+  // simdjson reads a little beyond the end: within the file's last page, else
+  // it copies. No page is smaller.
+  constexpr uint64_t pageSize = 4096;
+  uint64_t tail = text->size() % pageSize;
+  bool padded = tail != 0 && pageSize - tail >= simdjson::SIMDJSON_PADDING;
+  if (auto code = parser.parse(text->data(), size_t(text->size()), !padded)
+                      .get(document))
     return makeError(indexPath +
                      ": not valid JSON: " + simdjson::error_message(code));
   simdjson::dom::object weights;
@@ -97,6 +176,7 @@ Error Checkpoint::openIndexed(const std::string &indexPath) {
     return makeError(indexPath + ": weight_map names no shard");
   std::sort(names.begin(), names.end());
   files.reserve(names.size());
+  opener.finish();
   for (const std::string &name : names) {
     if (!isSafeRelativePath(name))
       return makeError(indexPath + ": weight_map: the shard name '" + name +
@@ -105,25 +185,41 @@ Error Checkpoint::openIndexed(const std::string &indexPath) {
     if (!pathExists(path))
       return makeError(path + ": no such file, but " + indexPath +
                        " names it as a shard");
-    Expected<SafetensorsFile> file = SafetensorsFile::open(path);
+    Expected<SafetensorsFile> file = opener.take(path);
     if (!file)
       return file.error();
     shardOf[name] = files.size();
     files.push_back(std::move(*file));
   }
 
-  size_t misplaced = 0;
-  std::string example;
+  // Most of the work of a large index; what is not where it says is rare.
+  std::vector<std::pair<std::string_view, const SafetensorsFile *>> members;
+  std::string_view lastShard;
+  const SafetensorsFile *last = nullptr;
   for (simdjson::dom::key_value_pair member : weights) {
     std::string_view shard = member.value.get_string().value_unsafe();
-    if (files[shardOf[shard]].find(member.key))
+    if (!last || shard != lastShard)
+      last = &files[shardOf[shard]];
+    lastShard = shard;
+    members.emplace_back(member.key, last);
+  }
+  std::vector<char> missing(members.size(), 0);
+  forChunks(members.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i)
+      missing[i] = !members[i].second->find(members[i].first);
+  });
+  size_t misplaced = 0;
+  std::string example;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!missing[i])
       continue;
-    if (!find(member.key))
-      return makeError(indexPath + ": names the tensor '" +
-                       std::string(member.key) + "' in " + std::string(shard) +
+    const auto &[key, file] = members[i];
+    if (!find(key))
+      return makeError(indexPath + ": names the tensor '" + std::string(key) +
+                       "' in " + baseName(file->path()) +
                        ", but no shard has it");
     if (misplaced++ == 0)
-      example = member.key;
+      example = key;
   }
   if (misplaced != 0)
     findings.push_back({Severity::Warning, "", example, indexPath,
@@ -164,7 +260,7 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path) {
     }
     if (hasIndex) {
       std::string indexPath = joinPath(path, indexName);
-      if (Error error = checkpoint.openIndexed(indexPath))
+      if (Error error = checkpoint.openIndexed(indexPath, shards))
         return error;
       for (const std::string &name : shards) {
         std::string unread = joinPath(path, name);
@@ -180,9 +276,13 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path) {
     } else {
       if (shards.empty())
         return makeError(path + ": no .safetensors file in this folder");
-      for (const std::string &name : shards) {
-        Expected<SafetensorsFile> file =
-            SafetensorsFile::open(joinPath(path, name));
+      std::vector<std::string> paths;
+      for (const std::string &name : shards)
+        paths.push_back(joinPath(path, name));
+      ShardOpener opener(paths);
+      opener.finish();
+      for (const std::string &shard : paths) {
+        Expected<SafetensorsFile> file = opener.take(shard);
         if (!file)
           return file.error();
         checkpoint.files.push_back(std::move(*file));

@@ -299,7 +299,8 @@ Error SafetensorsFile::parseHeader() {
   const uint8_t *header = map.data() + 8;
   std::string_view json(reinterpret_cast<const char *>(header),
                         size_t(headerLength));
-  simdjson::dom::parser parser;
+  // Its buffers serve all shards of a checkpoint.
+  static thread_local simdjson::dom::parser parser;
   simdjson::dom::element root;
   // simdjson reads a little beyond the end; the data behind the header serves,
   // else it copies.

@@ -55,9 +55,7 @@ std::string kvcache::attentionModule(std::string_view layer) {
   return std::string(stripInnerModule(layer));
 }
 
-/// k_proj, qkv_proj, the twice-renamed qkqkv_proj, and fused modules by other
-/// names.
-static bool isProjection(std::string_view part) {
+bool kvcache::isQKVProjection(std::string_view part) {
   if (part == "query_key_value" || part == "Wqkv" || part == "qkv" ||
       part == "c_attn" || part == "W_pack" || part == "kv_a_proj_with_mqa" ||
       part == "fused_qkv_a_proj_with_mqa")
@@ -68,7 +66,7 @@ static bool isProjection(std::string_view part) {
 
 static std::string_view moduleOf(std::string_view path) {
   std::string_view before, last;
-  if (splitLast(path, before, last) && isProjection(last))
+  if (splitLast(path, before, last) && isQKVProjection(last))
     path = before;
   return stripInnerModule(path);
 }
@@ -122,6 +120,9 @@ ScaleName kvcache::classifyScaleName(std::string_view name) {
     return {last == "output_scale" ? ScaleName::Single : ScaleName::ZeroPoint,
             *role, stripInnerModule(above)};
   }
+  // What the next linear layer quantizes its input with.
+  if (last == "input_scale" && (part == "o_proj" || part == "out_proj"))
+    return single(ScaleRole::O, stripInnerModule(above));
   if (last == "scale") {
     if (part == "q")
       return single(ScaleRole::Q, stripInnerModule(above));

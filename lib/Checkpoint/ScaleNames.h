@@ -18,6 +18,10 @@ bool isSelfAttentionName(std::string_view part);
 /// Any attention module, cross attention included.
 bool isAttentionName(std::string_view part);
 
+/// k_proj, qkv_proj, the twice-renamed qkqkv_proj, and fused modules by other
+/// names.
+bool isQKVProjection(std::string_view part);
+
 /// True for a scale-like name under an attention module that
 /// classifyScaleName() does not know and that is not a linear layer's or a
 /// norm's.

@@ -115,6 +115,15 @@ public:
       anyQuantized = anyQuantized || usesCheckpointScales(request.cacheType);
       table.layers.push_back(std::move(scales));
     }
+    if (options.tpSize < 1 || options.tpRank < 0 ||
+        options.tpRank >= options.tpSize) {
+      reportAll(Severity::Error,
+                "tp-rank " + std::to_string(options.tpRank) + " of tp-size " +
+                    std::to_string(options.tpSize) +
+                    ": expected at least one rank, and a rank from 0 to "
+                    "tp-size - 1");
+      return std::move(table);
+    }
     assignOverrides();
     if (!openSources())
       return std::move(table);
@@ -147,6 +156,12 @@ private:
 
   void ignore(const ScaleCandidate &candidate, const std::string &reason) {
     table.ignored.push_back({candidate.key, candidate.file, reason});
+  }
+
+  /// An output scale belongs to the next linear layer and says nothing about
+  /// the cache.
+  static bool isCacheScale(const ScaleCandidate &candidate) {
+    return candidate.role != ScaleRole::O;
   }
 
   static std::string place(const ScaleCandidate &candidate) {
@@ -223,7 +238,7 @@ private:
       names.push_back("'" + key + "'");
     };
     for (const ScaleCandidate *candidate : unmatched)
-      if (candidate->kind != ScaleName::ZeroPoint)
+      if (isCacheScale(*candidate) && candidate->kind != ScaleName::ZeroPoint)
         note(candidate->key, candidate->file, "no such layer in the graph");
     if (!names.empty())
       reportAll(Severity::Warning,
@@ -243,7 +258,8 @@ private:
                     " of no known form, not used: " + listNames(names),
                 table.ignored.back().key, table.ignored.back().file);
     for (const ScaleCandidate &candidate : source.candidates)
-      haveScales = haveScales || candidate.kind != ScaleName::ZeroPoint;
+      haveScales = haveScales || (isCacheScale(candidate) &&
+                                  candidate.kind != ScaleName::ZeroPoint);
   }
 
   /// What the configuration says about the scales' meaning.
@@ -256,14 +272,7 @@ private:
       reportAll(Severity::Warning,
                 quant.problem + "; the scales are read as per-tensor FP8 ones",
                 quant.kvKey, quant.kvFile);
-    if (isCompressed && quant.strategy == "attn_head") {
-      reportAll(Severity::Error,
-                quant.kvFile + ": " + quant.kvKey +
-                    ".strategy: \"attn_head\" (one scale per KV head) is not "
-                    "supported yet; supported is \"tensor\"",
-                quant.kvKey, quant.kvFile);
-      return false;
-    }
+    perHead = isCompressed && quant.strategy == "attn_head";
     return true;
   }
 
@@ -273,30 +282,115 @@ private:
 
   /// Reads a candidate; false after an error.
   bool load(size_t layer, const ScaleCandidate &candidate, Scale &scale) {
-    double exact = candidate.number;
     scale.provenance = ScaleProvenance::Checkpoint;
     scale.key = candidate.key;
     scale.file = candidate.file;
-    if (const Tensor *tensor = candidate.tensor) {
-      scale.dtype = tensor->dtype;
-      scale.shape = tensor->shape;
-      if (tensor->numElements() != 1) {
-        report(Severity::Error, layer,
-               "only per-tensor scaling factors are supported for an FP8 KV "
-               "cache here: expected one element, found shape " +
-                   formatShape(tensor->shape) + " of " + place(candidate),
-               candidate.key, candidate.file);
-        return false;
-      }
-      Expected<double> value = readFloatElement(*tensor, 0);
+    const Tensor *tensor = candidate.tensor;
+    if (!tensor)
+      return convert(layer, candidate, candidate.number, scale);
+    scale.dtype = tensor->dtype;
+    scale.shape = tensor->shape;
+    int64_t count = tensor->numElements();
+    if (count == 0 || (count != 1 && !perHead)) {
+      report(Severity::Error, layer,
+             "only per-tensor scaling factors are supported for an FP8 KV "
+             "cache here: expected one element, found shape " +
+                 formatShape(tensor->shape) + " of " + place(candidate),
+             candidate.key, candidate.file);
+      return false;
+    }
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) {
+      Expected<double> value = readFloatElement(*tensor, i);
       if (!value) {
         report(Severity::Error, layer,
                "scale " + value.message() + ", in " + candidate.file,
                candidate.key, candidate.file);
         return false;
       }
-      exact = *value;
+      if (!convert(layer, candidate, *value, scale))
+        return false;
+      values.push_back(scale.value);
     }
+    return count == 1 || takeHeads(layer, candidate, values, scale);
+  }
+
+  /// The heads of this rank out of those of the whole model.
+  bool takeHeads(size_t layer, const ScaleCandidate &candidate,
+                 std::vector<float> values, Scale &scale) {
+    auto fail = [&](const std::string &what) {
+      report(Severity::Error, layer,
+             what + ", found shape " + formatShape(scale.shape) + " of " +
+                 place(candidate),
+             candidate.key, candidate.file);
+      return false;
+    };
+    // q has one value per query head, and each KV head needs one value.
+    if (candidate.role == ScaleRole::Q && candidate.kind == ScaleName::Single) {
+      size_t heads = countHeads(layer);
+      if (heads == 0 || values.size() % heads != 0)
+        return fail("expected a q scale for each query head, a multiple of "
+                    "the " +
+                    std::to_string(heads) + " KV heads");
+      std::vector<float> reduced;
+      size_t group = values.size() / heads;
+      for (size_t head = 0; head < heads; ++head)
+        reduced.push_back(
+            *std::max_element(values.begin() + ptrdiff_t(head * group),
+                              values.begin() + ptrdiff_t((head + 1) * group)));
+      values = std::move(reduced);
+      scale.note += (scale.note.empty() ? "" : ", ") +
+                    std::string("maximum of each KV head's group");
+    }
+    size_t heads = values.size(), ranks = size_t(options.tpSize);
+    size_t first, count;
+    if (heads % ranks == 0) {
+      count = heads / ranks;
+      first = count * size_t(options.tpRank);
+    } else if (ranks % heads == 0) {
+      count = 1;
+      first = size_t(options.tpRank) / (ranks / heads);
+    } else {
+      return fail("expected a number of KV heads that divides the " +
+                  std::to_string(ranks) +
+                  " tensor parallel ranks or is a multiple of them");
+    }
+    int64_t expected = requests[layer].kvHeads;
+    if (expected != 0 && size_t(expected) != count)
+      return fail("expected a scale for each of the " +
+                  std::to_string(expected) + " KV heads of this rank" +
+                  (ranks > 1 ? " (rank " + std::to_string(options.tpRank) +
+                                   " of " + std::to_string(ranks) + ")"
+                             : ""));
+    if (ranks > 1)
+      scale.note += (scale.note.empty() ? "" : ", ") +
+                    (count == 1 ? "head " + std::to_string(first)
+                                : "heads " + std::to_string(first) + " to " +
+                                      std::to_string(first + count - 1)) +
+                    " of " + std::to_string(heads);
+    scale.perHead.assign(values.begin() + ptrdiff_t(first),
+                         values.begin() + ptrdiff_t(first + count));
+    scale.value = *std::max_element(scale.perHead.begin(), scale.perHead.end());
+    return true;
+  }
+
+  /// KV heads of the whole model, by the layer's own k and v scales, else by
+  /// the graph; 0: not known.
+  size_t countHeads(size_t layer) const {
+    for (const Candidates &list : candidates[layer])
+      for (const ScaleCandidate *candidate : list)
+        if (candidate->kind == ScaleName::Single && candidate->tensor &&
+            (candidate->role == ScaleRole::K ||
+             candidate->role == ScaleRole::V) &&
+            candidate->tensor->numElements() > 1)
+          return size_t(candidate->tensor->numElements());
+    return size_t(requests[layer].kvHeads * options.tpSize);
+  }
+
+  /// One number as it enters the table; false after an error.
+  bool convert(size_t layer, const ScaleCandidate &candidate, double exact,
+               Scale &scale) {
+    scale.note.clear();
     scale.value = float(exact);
     bool is64Bit = !candidate.tensor || candidate.tensor->dtype == DType::F64;
     if (is64Bit && std::isfinite(exact) && double(scale.value) != exact) {
@@ -359,6 +453,23 @@ private:
     return true;
   }
 
+  /// Bit for bit.
+  static bool isSame(const Scale &a, const Scale &b) {
+    auto sameBits = [](float x, float y) {
+      return bitsOfFloat(x) == bitsOfFloat(y);
+    };
+    return sameBits(a.value, b.value) &&
+           std::equal(a.perHead.begin(), a.perHead.end(), b.perHead.begin(),
+                      b.perHead.end(), sameBits);
+  }
+
+  /// The least value of a scale's heads.
+  static float smallest(const Scale &scale) {
+    return scale.perHead.empty()
+               ? scale.value
+               : *std::min_element(scale.perHead.begin(), scale.perHead.end());
+  }
+
   enum class Found { Nothing, Value, Failure };
 
   /// Loads the one value that several names of equal rank give.
@@ -374,7 +485,7 @@ private:
         found = Found::Value;
         continue;
       }
-      if (bitsOfFloat(other.value) != bitsOfFloat(scale.value)) {
+      if (!isSame(other, scale)) {
         report(Severity::Error, layer,
                "two names give one scale different values: '" + scale.key +
                    "' is " + formatFloat(scale.value) + ", '" + other.key +
@@ -417,8 +528,7 @@ private:
         scale = std::move(shared);
         return foundCommon;
       }
-      if (foundCommon == Found::Value &&
-          bitsOfFloat(shared.value) != bitsOfFloat(scale.value)) {
+      if (foundCommon == Found::Value && !isSame(shared, scale)) {
         report(strict ? Severity::Error : Severity::Warning, layer,
                "'" + shared.key + "' is " + formatFloat(shared.value) +
                    ", but '" + scale.key + "' is " + formatFloat(scale.value) +
@@ -462,17 +572,20 @@ private:
     return scale;
   }
 
-  std::string describe(const Scale &scale) {
-    return "'" + scale.key + "' (" + formatFloat(scale.value) + ") in " +
-           scale.file;
+  static std::string describe(const Scale &scale) {
+    std::string value = formatFloat(scale.value);
+    for (size_t i = 0; i < scale.perHead.size(); ++i)
+      value = (i ? value + ", " : "") + formatFloat(scale.perHead[i]);
+    return "'" + scale.key + "' (" + value + ") in " + scale.file;
   }
 
   void resolveLayer(size_t i) {
     LayerScales &layer = table.layers[i];
     for (const Candidates &list : candidates[i])
       for (const ScaleCandidate *candidate : list)
-        if (candidate->tensor)
+        if (candidate->tensor && isCacheScale(*candidate))
           layer.module = candidate->module;
+    readOutputScale(i);
     if (usesCheckpointScales(layer.cacheType)) {
       ++quantizedLayers;
       // All of them, so that all errors are reported.
@@ -570,7 +683,7 @@ private:
       missing.push_back(requests[i].layer + " (" + scaleRoleName(role) + ")");
       return true;
     }
-    if (scale.value > 0)
+    if (smallest(scale) > 0)
       return true;
     if (!isCompressed && !strict && scale.value < 0) {
       report(Severity::Warning, i,
@@ -660,8 +773,7 @@ private:
     Scale &k = layer[ScaleRole::K], &v = layer[ScaleRole::V];
     if (setK)
       return true;
-    if (foundK == Found::Value && foundV == Found::Value &&
-        bitsOfFloat(k.value) != bitsOfFloat(v.value)) {
+    if (foundK == Found::Value && foundV == Found::Value && !isSame(k, v)) {
       report(strict ? Severity::Error : Severity::Warning, i,
              "MLA has one scale for its latent cache, but k is " + describe(k) +
                  " and v is " + describe(v) +
@@ -708,7 +820,7 @@ private:
         missingQ.push_back(requests[i].layer);
       return true;
     }
-    if (!(q.value > 0)) {
+    if (!(smallest(q) > 0)) {
       if (isCompressed && isUsed) {
         report(Severity::Error, i,
                "the scale " + describe(q) +
@@ -731,13 +843,20 @@ private:
     return true;
   }
 
+  bool hasReadableShape(size_t layer, const Tensor &q) const {
+    int64_t count = q.numElements();
+    size_t heads = countHeads(layer);
+    return count == 1 ||
+           (perHead && count != 0 && heads != 0 && size_t(count) % heads == 0);
+  }
+
   /// A q scale that nothing reads does not have to make sense.
   bool hasUnreadableQ(size_t i) {
     for (const Candidates &list : candidates[i])
       for (const ScaleCandidate *candidate : list)
         if (candidate->kind == ScaleName::Single &&
             candidate->role == ScaleRole::Q && candidate->tensor &&
-            (candidate->tensor->numElements() != 1 ||
+            (!hasReadableShape(i, *candidate->tensor) ||
              !readFloatElement(*candidate->tensor, 0) ||
              !std::isfinite(*readFloatElement(*candidate->tensor, 0)))) {
           unusedQ.push_back("'" + candidate->key + "'");
@@ -764,6 +883,28 @@ private:
     return true;
   }
 
+  /// The input scale of the linear layer behind the attention: what its output
+  /// is divided by where the graph quantizes it.
+  void readOutputScale(size_t i) {
+    for (size_t s = sources.size(); s-- > 0;)
+      for (const ScaleCandidate *candidate : candidates[i][s]) {
+        if (candidate->role != ScaleRole::O || !candidate->tensor ||
+            candidate->tensor->numElements() != 1)
+          continue;
+        Expected<double> value = readFloatElement(*candidate->tensor, 0);
+        if (!value || !std::isfinite(float(*value)) || !(float(*value) > 0))
+          continue;
+        Scale &scale = table.layers[i][ScaleRole::O];
+        scale.value = float(*value);
+        scale.provenance = ScaleProvenance::Checkpoint;
+        scale.key = candidate->key;
+        scale.file = candidate->file;
+        scale.dtype = candidate->tensor->dtype;
+        scale.shape = candidate->tensor->shape;
+        return;
+      }
+  }
+
   void leaveUnquantized(size_t i) {
     CacheType type = table.layers[i].cacheType;
     bool computed = type == CacheType::FP8PerTokenHead ||
@@ -777,6 +918,8 @@ private:
     bool any = false;
     for (const Candidates &list : candidates[i])
       for (const ScaleCandidate *candidate : list) {
+        if (!isCacheScale(*candidate))
+          continue;
         ignore(*candidate, reason);
         any = true;
         if (unusedReason.empty()) {
@@ -805,6 +948,8 @@ private:
     std::string own;
     for (const Candidates &list : candidates[i])
       for (const ScaleCandidate *candidate : list) {
+        if (!isCacheScale(*candidate))
+          continue;
         ignore(*candidate, "the layer reads the cache of " + owner);
         own = candidate->key;
       }
@@ -841,8 +986,8 @@ private:
                          ? "; calibrated scales are required"
                          : "; 1.0 is used, which loses accuracy where values "
                            "are small or beyond 448") +
-                    ". Calibrated scales can be given as a scale overlay or "
-                    "one by one",
+                    ". kvcache-scales calibrate makes calibrated scales from "
+                    "sampled activations, to be given as a scale overlay",
                 quant.kvKey, where);
     }
     if (!missingQ.empty())
@@ -884,7 +1029,7 @@ private:
   bool hasCheckpointScales() const {
     const std::vector<ScaleCandidate> &list = sources.front().candidates;
     return std::any_of(list.begin(), list.end(), [](const ScaleCandidate &c) {
-      return c.kind != ScaleName::ZeroPoint;
+      return isCacheScale(c) && c.kind != ScaleName::ZeroPoint;
     });
   }
 
@@ -898,7 +1043,7 @@ private:
         const Scale &scale = layer[role];
         if (scale.provenance == ScaleProvenance::Default ||
             scale.provenance == ScaleProvenance::Override ||
-            scale.value != 1.0f)
+            scale.value != 1.0f || smallest(scale) != 1.0f)
           return;
         any = true;
       }
@@ -915,6 +1060,7 @@ private:
   bool strict;
   QuantConfig quant;
   bool isCompressed;
+  bool perHead = false; ///< one scale per KV head
   bool anyQuantized = false, haveScales = false;
   std::vector<std::array<const ScaleOverride *, numScaleRoles>> overrides;
   std::vector<bool> resolved;

@@ -20,19 +20,51 @@ static constexpr llvm::StringRef kWriteStructure[] = {"arch",
                                                       "v_token_stride",
                                                       "v_head_stride",
                                                       "k_scale_is_pow2",
-                                                      "v_scale_is_pow2"};
+                                                      "v_scale_is_pow2",
+                                                      "per_head"};
 
 static constexpr llvm::StringRef kAttentionStructure[] = {
     "arch",           "q_type",        "cache_type",    "q_heads",
     "kv_heads",       "head_dim",      "page_size",     "k_page_stride",
     "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride",
     "v_head_stride",  "tile",          "stages",        "unroll",
-    "split_tokens",   "num_splits",    "has_lse"};
+    "rows",           "has_window",    "has_soft_cap",  "has_sinks",
+    "has_alibi",      "split_tokens",  "num_splits",    "has_lse"};
+
+static constexpr llvm::StringRef kStridedStructure[] = {
+    "arch",         "q_type",     "cache_type",   "q_heads",   "kv_heads",
+    "head_dim",     "page_size",  "tile",         "stages",    "unroll",
+    "rows",         "has_window", "has_soft_cap", "has_sinks", "has_alibi",
+    "split_tokens", "num_splits", "has_lse"};
+
+static constexpr llvm::StringRef kPrefillStructure[] = {
+    "arch",           "q_type",        "cache_type",    "q_heads",
+    "kv_heads",       "head_dim",      "page_size",     "k_page_stride",
+    "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride",
+    "v_head_stride",  "has_window",    "has_soft_cap",  "has_sinks",
+    "has_alibi",      "has_lse",       "warps"};
+
+static constexpr OptionalPointer kPrefillOptional[] = {
+    {7, "has_lse", 1}, {8, "has_sinks", 1}, {9, "has_alibi", 1}};
+
+static constexpr OptionalPointer kAttentionOptional[] = {
+    {7, "has_lse", 1},    {8, "num_splits", 2}, {9, "num_splits", 2},
+    {10, "has_sinks", 1}, {11, "has_alibi", 1},
+};
 
 static constexpr DeviceFunction kFunctions[] = {
-    {"kvcache_write", 5, -1, -1, kWriteStructure},
-    {"kvcache_paged_attention", 10, 7, 8, kAttentionStructure},
+    {"kvcache_write", 5, {}, 4, 2, 1, kWriteStructure},
+    {"kvcache_paged_attention", 12, kAttentionOptional, 7, 2, 0,
+     kAttentionStructure},
+    {"kvcache_paged_attention_strided", 12, kAttentionOptional, 13, 2, 0,
+     kStridedStructure},
+    {"kvcache_prefill", 10, kPrefillOptional, 7, 2, 0, kPrefillStructure},
 };
+
+int64_t DeviceFunction::valueOf(llvm::StringRef constant,
+                                llvm::ArrayRef<int64_t> values) const {
+  return values[llvm::find(structure, constant) - structure.begin()];
+}
 
 std::optional<int> mlir::kvcache::archOf(llvm::StringRef chip) {
   int arch = 0;

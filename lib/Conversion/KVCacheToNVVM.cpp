@@ -8,10 +8,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../kernels/Geometry.h"
+#include "SegmentsToFunctions.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/KVCache.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/GPU/IR/GPUDialect.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
@@ -52,6 +54,8 @@ struct ConvertKVCacheToNVVM
         return signalPassFailure();
       lower(launch);
     }
+    if (failed(segmentsToFunctions(module)))
+      signalPassFailure();
   }
 
   void createKernelModule(ModuleOp module) {
@@ -85,22 +89,31 @@ struct ConvertKVCacheToNVVM
                                 << function->structure.size()
                                 << " structural constants, but the launch has "
                                 << launch.getStructure().size();
-    // The last structural constant of attention is has_lse; the workspaces are
-    // there when the work is split.
-    unsigned given = launch.getBuffers().size(), expected = function->pointers;
-    bool hasLse =
-        function->lse >= 0 &&
-        cast<IntegerAttr>(launch.getStructure().getValue().back()).getInt() !=
-            0;
-    if (function->lse >= 0 && !hasLse)
-      --expected;
-    bool hasWorkspace = function->workspace >= 0 && given == expected;
-    if (function->workspace >= 0 && !hasWorkspace)
-      expected -= 2;
+    SmallVector<int64_t> structure;
+    for (auto constant : launch.getStructure().getAsRange<IntegerAttr>())
+      structure.push_back(constant.getInt());
+    auto isAbsent = [&](unsigned pointer) {
+      return llvm::any_of(function->optional, [&](const OptionalPointer &o) {
+        return o.index == pointer &&
+               function->valueOf(o.structure, structure) < o.least;
+      });
+    };
+    unsigned given = launch.getBuffers().size(), expected = 0;
+    for (unsigned pointer = 0; pointer < function->pointers; ++pointer)
+      expected += !isAbsent(pointer);
     if (given != expected)
       return launch.emitError()
              << "'" << launch.getFunction() << "' takes " << expected
              << " buffers here, but the launch has " << given;
+    int64_t kvHeads = function->valueOf("kv_heads", structure);
+    unsigned numConstants = launch.getConstants().size(),
+             perHead = function->constants + function->scales * (kvHeads - 1);
+    if (numConstants != function->constants && numConstants != perHead)
+      return launch.emitError()
+             << "'" << launch.getFunction() << "' takes " << function->constants
+             << " constants, or " << perHead
+             << " with scales for each KV head, but the launch has "
+             << numConstants;
 
     MLIRContext *context = launch.getContext();
     Location loc = launch.getLoc();
@@ -112,9 +125,17 @@ struct ConvertKVCacheToNVVM
 
     SmallVector<Type> parameters(given, global),
         calleeTypes(function->pointers, generic);
-    for (Attribute constant : launch.getConstants()) {
+    for (Attribute constant : launch.getConstants())
       parameters.push_back(cast<TypedAttr>(constant).getType());
-      calleeTypes.push_back(parameters.back());
+    // Of scales for each KV head the callee gets one.
+    int64_t scalesPerConstant =
+        numConstants == function->constants ? 1 : kvHeads;
+    for (unsigned i = 0; i < function->constants; ++i) {
+      unsigned at = i < function->scales
+                        ? i * scalesPerConstant
+                        : i + function->scales * (scalesPerConstant - 1);
+      calleeTypes.push_back(
+          cast<TypedAttr>(launch.getConstants()[at]).getType());
     }
     for (Attribute constant : launch.getStructure())
       calleeTypes.push_back(cast<TypedAttr>(constant).getType());
@@ -144,15 +165,27 @@ struct ConvertKVCacheToNVVM
     builder.setInsertionPointToStart(entry);
     SmallVector<Value> operands;
     auto argument = entry->args_begin();
-    for (int pointer = 0, end = function->pointers; pointer < end; ++pointer) {
-      bool absent = (pointer == function->lse && !hasLse) ||
-                    (function->workspace >= 0 &&
-                     pointer >= function->workspace && !hasWorkspace);
-      if (absent)
+    for (unsigned pointer = 0; pointer < function->pointers; ++pointer) {
+      if (isAbsent(pointer))
         operands.push_back(LLVM::ZeroOp::create(builder, loc, generic));
       else
         operands.push_back(
             LLVM::AddrSpaceCastOp::create(builder, loc, generic, *argument++));
+    }
+    Value head;
+    if (scalesPerConstant > 1)
+      head = createHead(builder, loc, launch.getGrid(), function->headDimension,
+                        kvHeads);
+    for (unsigned scale = 0; scale < function->scales; ++scale) {
+      Value mine = *argument++;
+      for (int64_t i = 1; i < scalesPerConstant; ++i) {
+        Value number = LLVM::ConstantOp::create(builder, loc,
+                                                builder.getI32IntegerAttr(i));
+        Value isMine = LLVM::ICmpOp::create(
+            builder, loc, LLVM::ICmpPredicate::eq, head, number);
+        mine = LLVM::SelectOp::create(builder, loc, isMine, *argument++, mine);
+      }
+      operands.push_back(mine);
     }
     for (; argument != entry->args_end(); ++argument)
       operands.push_back(*argument);
@@ -163,6 +196,23 @@ struct ConvertKVCacheToNVVM
     LLVM::ReturnOp::create(builder, loc, ValueRange());
     ++numKernels;
     return success();
+  }
+
+  /// The KV head of a CTA: its block index over the blocks of a head.
+  static Value createHead(OpBuilder &builder, Location loc,
+                          ArrayRef<int64_t> grid, unsigned dimension,
+                          int64_t kvHeads) {
+    Type i32 = builder.getI32Type();
+    Value block = dimension == 0
+                      ? NVVM::BlockIdXOp::create(builder, loc, i32).getResult()
+                      : NVVM::BlockIdYOp::create(builder, loc, i32).getResult();
+    int64_t blocks = grid[dimension] / kvHeads;
+    if (blocks == 1)
+      return block;
+    return LLVM::UDivOp::create(
+        builder, loc, block,
+        LLVM::ConstantOp::create(builder, loc,
+                                 builder.getI32IntegerAttr(blocks)));
   }
 
   void lower(LaunchOp launch) {

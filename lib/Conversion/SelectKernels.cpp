@@ -74,6 +74,9 @@ struct LaunchBuilder {
   }
 };
 
+/// Rows of each sequence from which the prefill kernel is chosen.
+constexpr int64_t kPrefillRows = 16;
+
 struct SelectKernels
     : public mlir::kvcache::impl::SelectKernelsBase<SelectKernels> {
   using SelectKernelsBase::SelectKernelsBase;
@@ -82,14 +85,17 @@ struct SelectKernels
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    std::optional<int> parsed = archOf(target);
-    if (!parsed || *parsed < 80) {
-      module.emitError()
-          << "target: expected a chip from sm_80 on, such as sm_90, but found '"
-          << target << "'";
+    // LLVM ends the process at a chip that the PTX version cannot name.
+    constexpr StringRef chips[] = {"sm_80",   "sm_86",  "sm_87",
+                                   "sm_89",   "sm_90",  "sm_100",
+                                   "sm_100a", "sm_120", "sm_120a"};
+    if (!llvm::is_contained(chips, StringRef(target))) {
+      module.emitError() << "target: expected one of "
+                         << llvm::join(ArrayRef(chips), ", ") << ", but found '"
+                         << target << "'";
       return signalPassFailure();
     }
-    arch = *parsed;
+    arch = *archOf(target);
     bool failedAny = false;
     module.walk([&](ProgramOp program) {
       for (auto segment : program.getBody().front().getOps<SegmentOp>())
@@ -127,8 +133,9 @@ struct SelectKernels
     CacheOp op;
     CacheGroupOp group;
     ViewCacheOp view;
-    ScaleAttr k, v;
-    SmallVector<int64_t, 4> strides;
+    int type;                        // as the device library numbers it
+    SmallVector<float> k, v;         // one scale, or one for each KV head
+    SmallVector<int64_t, 4> strides; // bytes
     int64_t maxTokens, maxSequences, maxPages, numPages;
   };
 
@@ -142,26 +149,36 @@ struct SelectKernels
                 "'kvcache.view_cache'; run 'kvcache-form-programs' first";
     cache.group = cache.op.getGroupOp();
     CacheType type = cache.op.getCacheType();
-    if (!isa<Float8E4M3FNType>(type.getElementType()))
+    std::optional<int> element = cacheType(type.getElementType());
+    if (!element)
       return op->emitError()
              << "no kernel for a cache of " << type.getElementType()
              << " (layer \"" << cache.op.getLayer()
-             << "\"); f8E4M3FN is supported: choose it with kv-cache-dtype=fp8";
-    for (auto [role, buffer, scale] :
-         {std::tuple<StringRef, ScaleBufferOp, ScaleAttr *>{
+             << "\"); f8E4M3FN, f8E5M2, f16 and bf16 are supported: choose one "
+                "with kv-cache-dtype";
+    cache.type = *element;
+    for (auto [role, buffer, values] :
+         {std::tuple<StringRef, ScaleBufferOp, SmallVector<float> *>{
               "k", cache.op.getKScaleOp(), &cache.k},
           {"v", cache.op.getVScaleOp(), &cache.v}}) {
-      *scale = buffer.getScale();
-      if (!scale->isStatic())
+      // What is not quantized has no scale, whatever the checkpoint holds.
+      if (cache.type >= geometry::CacheF16) {
+        values->assign(1, 1.0f);
+        continue;
+      }
+      ScaleAttr scale = buffer.getScale();
+      if (!scale.isStatic())
         return op->emitError()
                << "no kernel selected: the " << role << " scale @"
                << buffer.getSymName()
                << " has no value; run 'kvcache-fold-checkpoint-scales' first";
-      if (scale->getValues().size() != 1)
-        return op->emitError()
-               << "no kernel for the per-head " << role << " scale @"
-               << buffer.getSymName() << "; per-tensor scales are supported";
+      llvm::append_range(*values, scale.getValues().asArrayRef());
     }
+    // A kernel has one scale for K and one for V, or both for each KV head.
+    for (auto [values, other] :
+         {std::pair{&cache.k, &cache.v}, {&cache.v, &cache.k}})
+      if (values->size() == 1)
+        values->assign(other->size(), values->front());
     for (auto [name, value, result] :
          {std::tuple<StringRef, std::optional<uint64_t>, int64_t *>{
               "max-tokens", cache.group.getMaxTokens(), &cache.maxTokens},
@@ -181,21 +198,47 @@ struct SelectKernels
       }
       *result = static_cast<int64_t>(*value);
     }
-    cache.strides = cache.op.getPageStrides();
+    for (int64_t stride : cache.op.getPageStrides())
+      cache.strides.push_back(stride * geometry::cacheBytes(cache.type));
     return cache;
   }
 
-  /// 0 for f16, 1 for bf16, as the device library numbers them.
+  /// Types as the device library numbers them.
   static std::optional<int> activationType(Type type) {
     if (type.isF16())
       return geometry::F16;
     if (type.isBF16())
       return geometry::BF16;
+    if (type.isF32())
+      return geometry::F32;
+    return std::nullopt;
+  }
+  static std::optional<int> cacheType(Type type) {
+    if (isa<Float8E4M3FNType>(type))
+      return geometry::E4M3;
+    if (isa<Float8E5M2Type>(type))
+      return geometry::E5M2;
+    if (type.isF16())
+      return geometry::CacheF16;
+    if (type.isBF16())
+      return geometry::CacheBF16;
     return std::nullopt;
   }
 
   static StringRef activationName(int type) {
-    return type == geometry::F16 ? "f16" : "bf16";
+    static constexpr StringRef names[] = {"f16", "bf16", "f32"};
+    return names[type];
+  }
+  static StringRef cacheName(int type) {
+    static constexpr StringRef names[] = {"e4m3", "e5m2", "f16", "bf16"};
+    return names[type];
+  }
+
+  /// One constant for a scale, or one for each KV head.
+  static void addScales(LaunchBuilder &launch, ArrayRef<float> values,
+                        StringRef origin, StringRef perHeadOrigin) {
+    for (float value : values)
+      launch.f32(value, values.size() == 1 ? origin : perHeadOrigin);
   }
 
   LogicalResult checkTokens(Operation *op, Value rows, const Cache &cache) {
@@ -210,12 +253,13 @@ struct SelectKernels
 
   void replace(Operation *op, const LaunchBuilder &launch, StringRef kernel,
                StringRef function, ArrayRef<int64_t> grid, int64_t shared,
-               int64_t minCtasPerSM, CacheOp cache) {
+               int64_t minCtasPerSM, CacheOp cache,
+               int64_t threads = geometry::threadsPerCta) {
     OpBuilder builder(op);
     LaunchOp::create(
         builder, op->getLoc(), kernel, function, grid,
-        ArrayRef<int64_t>{geometry::threadsPerCta, 1, 1}, shared,
-        launch.buffers, builder.getArrayAttr(launch.constants),
+        ArrayRef<int64_t>{threads, 1, 1}, shared, launch.buffers,
+        builder.getArrayAttr(launch.constants),
         builder.getStrArrayAttr(launch.origins),
         builder.getArrayAttr(launch.structure), cache.getSymNameAttr(),
         minCtasPerSM ? builder.getI64IntegerAttr(minCtasPerSM) : IntegerAttr());
@@ -240,10 +284,11 @@ struct SelectKernels
     std::optional<int> input = activationType(element);
     if (!input)
       return op.emitError() << "no write kernel for rows of " << element
-                            << "; f16 and bf16 are supported";
+                            << "; f16, bf16 and f32 are supported";
     CacheType type = cache->op.getCacheType();
     int heads = type.getNumHeads(), dim = type.getHeadDim(),
         page = cache->group.getPageSize();
+    bool perHead = cache->k.size() > 1;
     if (!geometry::writeIsLegal(heads, dim, page, cache->strides[0],
                                 cache->strides[1], cache->strides[2]))
       return op.emitError() << "no write kernel for " << heads
@@ -254,26 +299,29 @@ struct SelectKernels
     LaunchBuilder launch(builder);
     launch.buffers = {op.getKey(), op.getValue(), cache->view.getKPages(),
                       cache->view.getVPages(), cache->view.getSlots()};
-    launch.f32(cache->k.getValue(), "k_scale");
-    launch.f32(cache->v.getValue(), "v_scale");
+    addScales(launch, cache->k, "k_scale", "k_scale[head]");
+    addScales(launch, cache->v, "v_scale", "v_scale[head]");
     launch.i32(cache->maxTokens, "max_tokens");
     launch.i64(cache->numPages * page, "num_pages * page_size");
     launch.structural(arch);
     launch.structural(*input);
-    launch.structural(geometry::E4M3);
+    launch.structural(cache->type);
     launch.structural(heads);
     launch.structural(dim);
     launch.structural(page);
     launch.strides(cache->strides);
     launch.strides(cache->strides);
-    launch.structural(isPowerOfTwo(cache->k.getValue()));
-    launch.structural(isPowerOfTwo(cache->v.getValue()));
-    std::string name =
-        launch.name(Twine("write_") + activationName(*input) + "_e4m3_h" +
-                    Twine(heads) + "_d" + Twine(dim) + "_p" + Twine(page));
+    launch.structural(llvm::all_of(cache->k, isPowerOfTwo));
+    launch.structural(llvm::all_of(cache->v, isPowerOfTwo));
+    launch.structural(perHead);
+    std::string name = launch.name(Twine("write_") + activationName(*input) +
+                                   "_" + cacheName(cache->type) + "_h" +
+                                   Twine(heads) + "_d" + Twine(dim) + "_p" +
+                                   Twine(page) + (perHead ? "_perhead" : ""));
     replace(op, launch, name, "kvcache_write",
-            {geometry::writeGrid(cache->maxTokens, heads, dim), 1, 1}, 0, 0,
-            cache->op);
+            {geometry::writeGrid(cache->maxTokens, perHead ? 1 : heads, dim),
+             geometry::writeGridY(heads, perHead), 1},
+            0, 0, cache->op);
     return success();
   }
 
@@ -317,14 +365,6 @@ struct SelectKernels
     FailureOr<Cache> cache = describe(op);
     if (failed(cache) || failed(checkTokens(op, op.getQuery(), *cache)))
       return failure();
-    for (auto [feature, present] :
-         {std::pair<StringRef, bool>{"soft_cap", !!op.getSoftCap()},
-          {"window", !!op.getWindow()}})
-      if (present)
-        return op.emitError()
-               << "no kernel for attention with '" << feature << "' (layer \""
-               << cache->op.getLayer()
-               << "\"); 'convert-kvcache-to-reference' supports it";
     if (!op.getSoftmaxScale())
       return op.emitError()
              << "no kernel selected: the softmax scale of layer \""
@@ -339,49 +379,96 @@ struct SelectKernels
              << "no attention kernel for queries of "
              << queryType.getElementType() << " and an output of "
              << cast<MemRefType>(op.getOut().getType()).getElementType()
-             << "; f16 and bf16, the same for both, are supported";
+             << "; f16, bf16 and f32, the same for both, are supported";
     CacheType type = cache->op.getCacheType();
     int heads = queryType.getDimSize(1), kvHeads = type.getNumHeads(),
         dim = type.getHeadDim();
     int group = heads / kvHeads, page = cache->group.getPageSize();
-    if (dim != 64 && dim != 128)
-      return op.emitError()
-             << "no attention kernel for head dim " << dim << " (layer \""
-             << cache->op.getLayer() << "\"); 64 and 128 are supported";
+    int elementBytes = geometry::cacheBytes(cache->type);
     if (group > geometry::maxGroup)
       return op.emitError() << "no attention kernel for " << group
                             << " query heads on one KV head; up to "
                             << geometry::maxGroup << " are supported";
-    if (page < 16 || page > 128)
-      return op.emitError() << "no attention kernel for page size " << page
-                            << "; 16, 32, 64 and 128 are supported";
-    if (cache->maxTokens > geometry::maxRows)
+    if (!geometry::headDimIsLegal(dim))
+      return op.emitError() << "no attention kernel for head dim " << dim
+                            << " (layer \"" << cache->op.getLayer()
+                            << "\"); 64, 80, 96, 112, 128, 192 and 256 are "
+                               "supported";
+
+    // With room for many rows of each sequence, tiles of K and V serve all rows
+    // of a CTA.
+    int warps = cache->maxTokens >= kPrefillRows * cache->maxSequences
+                    ? geometry::prefillWarps(arch, *query, cache->type, heads,
+                                             kvHeads, dim, page)
+                    : 0;
+    // Rows of a sequence that share the loads of K and V, and the tuning.
+    int rows = warps ? geometry::prefillRows(group, dim, warps)
+                     : geometry::chooseRows(group, dim, cache->maxTokens,
+                                            cache->maxSequences);
+    int gridY =
+        geometry::rowBlocks(cache->maxTokens, cache->maxSequences, rows);
+    if (gridY > geometry::maxRows)
       return op.emitError()
              << "max-tokens=" << cache->maxTokens << " exceeds the "
              << geometry::maxRows << " rows that one grid can have";
-
-    geometry::AttentionTuning tuning =
-        geometry::attentionDefaults(arch, dim, group, page);
+    int tuned = warps ? 1 : rows;
+    int columns = geometry::columnsPerCta(group, tuned, dim);
+    int gridX = geometry::attentionGridX(heads, kvHeads, tuned, dim);
+    geometry::AttentionTuning tuning = geometry::attentionDefaults(
+        arch, dim, elementBytes, columns, *query, page);
+    int shared = geometry::dynamicSharedBytes(
+        dim, elementBytes, columns, *query, tuning.tile, tuning.stages);
+    // What a row can see at most, in whole tiles.
+    constexpr int64_t endless = 1 << 30;
+    int64_t keys = cache->maxPages * page;
+    int64_t window = 0;
+    if (op.getWindow()) {
+      window = std::min<int64_t>(*op.getWindow(), endless);
+      keys = std::min<int64_t>(keys, window + rows + tuning.tile);
+    }
     geometry::SplitChoice split = geometry::chooseSplits(
-        arch, heads, kvHeads, dim, page, tuning.tile, tuning.stages,
-        cache->maxTokens, cache->maxPages);
-    if (!geometry::attentionIsLegal(heads, kvHeads, dim, page, tuning.tile,
-                                    tuning.stages, tuning.unroll,
-                                    split.splitTokens, split.numSplits) ||
-        !geometry::attentionStridesAreLegal(
-            cache->strides[0], cache->strides[1], cache->strides[2]))
+        arch, shared, page, tuning.tile, gridX, gridY, keys);
+    const char *problem = geometry::attentionProblem(
+        arch, *query, cache->type, heads, kvHeads, dim, page, tuned,
+        tuning.tile, tuning.stages, tuning.unroll, split.splitTokens,
+        split.numSplits, op.getWindow().has_value());
+    if (!problem && !geometry::attentionStridesAreLegal(cache->strides[0],
+                                                        cache->strides[1],
+                                                        cache->strides[2]))
+      problem = "pages need strides of multiples of 16 bytes";
+    if (problem)
       return op.emitError()
-             << "no attention kernel for " << heads << "/" << kvHeads
-             << " heads of " << dim << " in pages of " << page;
+             << "no attention kernel for queries of "
+             << queryType.getElementType() << ", " << heads << "/" << kvHeads
+             << " heads of " << dim << " and a cache of "
+             << type.getElementType() << " in pages of " << page << " (layer \""
+             << cache->op.getLayer() << "\"): " << problem;
 
     double scale = op.getSoftmaxScale()->convertToDouble();
-    FailureOr<float> scoreFactor =
-        fold(op,
-             scale * static_cast<double>(cache->k.getValue()) *
-                 std::log2(std::exp(1.0)),
-             "softmax_scale * k_scale * log2(e)");
-    if (failed(scoreFactor))
-      return failure();
+    double log2e = std::log2(std::exp(1.0));
+    double cap = op.getSoftCap() ? op.getSoftCap()->convertToDouble() : 0;
+    StringRef formula = op.getSoftCap()
+                            ? "2 * softmax_scale * k_scale * log2(e) / soft_cap"
+                            : "softmax_scale * k_scale * log2(e)";
+    SmallVector<float> factors;
+    for (float k : cache->k) {
+      FailureOr<float> factor =
+          fold(op,
+               (op.getSoftCap() ? 2 * scale / cap : scale) *
+                   static_cast<double>(k) * log2e,
+               formula);
+      if (failed(factor))
+        return failure();
+      factors.push_back(*factor);
+    }
+    float capConstant = 0;
+    if (op.getSoftCap()) {
+      FailureOr<float> folded = fold(op, cap * log2e, "soft_cap * log2(e)");
+      if (failed(folded))
+        return failure();
+      capConstant = *folded;
+    }
+    bool perHead = factors.size() > 1;
 
     OpBuilder builder(op);
     LaunchBuilder launch(builder);
@@ -394,54 +481,96 @@ struct SelectKernels
                       op.getOut()};
     if (op.getLse())
       launch.buffers.push_back(op.getLse());
-    launch.f32(*scoreFactor, "softmax_scale * k_scale * log2(e)");
-    launch.f32(cache->v.getValue(), "v_scale");
+    std::string perHeadFormula = formula.str();
+    perHeadFormula.replace(perHeadFormula.find("k_scale"), 7, "k_scale[head]");
+    addScales(launch, factors, formula, perHeadFormula);
+    addScales(launch, cache->v, "v_scale", "v_scale[head]");
+    launch.f32(capConstant,
+               op.getSoftCap() ? "soft_cap * log2(e)" : "no soft_cap");
     launch.i32(cache->maxTokens, "max_tokens");
     launch.i32(cache->maxSequences, "max_sequences");
     launch.i32(cache->maxPages, "max_pages_per_sequence");
+    launch.i32(window, op.getWindow() ? "window" : "no window");
     launch.structural(arch);
     launch.structural(*query);
-    launch.structural(geometry::E4M3);
+    launch.structural(cache->type);
     launch.structural(heads);
     launch.structural(kvHeads);
     launch.structural(dim);
     launch.structural(page);
     launch.strides(cache->strides);
     launch.strides(cache->strides);
+    if (warps) {
+      launch.structural(op.getWindow() ? 1 : 0);
+      launch.structural(op.getSoftCap() ? 1 : 0);
+      launch.structural(0); // has_sinks
+      launch.structural(0); // has_alibi
+      launch.structural(op.getLse() ? 1 : 0);
+      launch.structural(warps);
+      std::string name = launch.name(
+          Twine("prefill_") + activationName(*query) + "_" +
+          cacheName(cache->type) + "_h" + Twine(heads) + "x" + Twine(kvHeads) +
+          "_d" + Twine(dim) + "_p" + Twine(page) +
+          (op.getWindow() ? "_window" : "") + (op.getSoftCap() ? "_cap" : "") +
+          (perHead ? "_perhead" : ""));
+      int64_t bytes = geometry::prefillSharedBytes(
+          dim, geometry::prefillColumns(group, dim), *query, warps);
+      op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+                      << ", because max-tokens is at least " << kPrefillRows
+                      << " times max-sequences: tiles of "
+                      << geometry::prefillTile << " tokens for " << rows
+                      << " rows of a sequence in a CTA of " << warps
+                      << " warps, grid " << gridX << " x " << gridY << " x 1, "
+                      << bytes << " bytes of shared memory";
+      replace(op, launch, name, "kvcache_prefill", {gridX, gridY, 1}, bytes,
+              std::min(geometry::ctasPerSM(arch, bytes), 8 / warps), cache->op,
+              32 * warps);
+      return success();
+    }
     launch.structural(tuning.tile);
     launch.structural(tuning.stages);
     launch.structural(tuning.unroll);
+    launch.structural(rows);
+    launch.structural(op.getWindow() ? 1 : 0);
+    launch.structural(op.getSoftCap() ? 1 : 0);
+    launch.structural(0); // has_sinks
+    launch.structural(0); // has_alibi
     launch.structural(split.splitTokens);
     launch.structural(split.numSplits);
     launch.structural(op.getLse() ? 1 : 0);
-    std::string name =
-        launch.name(Twine("paged_attention_") + activationName(*query) +
-                    "_e4m3_h" + Twine(heads) + "x" + Twine(kvHeads) + "_d" +
-                    Twine(dim) + "_p" + Twine(page));
+    std::string name = launch.name(
+        Twine("paged_attention_") + activationName(*query) + "_" +
+        cacheName(cache->type) + "_h" + Twine(heads) + "x" + Twine(kvHeads) +
+        "_d" + Twine(dim) + "_p" + Twine(page) +
+        (op.getWindow() ? "_window" : "") + (op.getSoftCap() ? "_cap" : "") +
+        (perHead ? "_perhead" : ""));
     if (split.numSplits > 1) {
-      int64_t partials = geometry::partialsBytes(cache->maxTokens, heads,
-                                                 kvHeads, dim, split.numSplits);
-      int64_t counters = geometry::countersBytes(cache->maxTokens, heads,
-                                                 kvHeads, split.numSplits);
+      int64_t partials =
+          geometry::partialsBytes(gridX, gridY, columns, dim, split.numSplits);
+      int64_t counters = geometry::countersBytes(gridX, gridY, split.numSplits);
       Value workspaces[] = {workspace(program, name + ".partials", partials,
                                       builder.getF32Type()),
                             workspace(program, name + ".counters", counters,
                                       builder.getI32Type())};
       launch.buffers.append(std::begin(workspaces), std::end(workspaces));
     }
-    int64_t shared =
-        geometry::dynamicSharedBytes(dim, group, tuning.tile, tuning.stages);
-    int64_t gridX = geometry::attentionGridX(heads, kvHeads);
-    op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
-                    << ", tiles of " << tuning.tile << " tokens in "
-                    << tuning.stages << " stages, " << split.numSplits
-                    << " splits of at least " << split.splitTokens
-                    << " tokens, grid " << gridX << " x " << cache->maxTokens
-                    << " x " << split.numSplits << ", " << shared
-                    << " bytes of shared memory";
+    InFlightDiagnostic remark =
+        op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+                        << ", tiles of " << tuning.tile << " tokens in "
+                        << tuning.stages << " stages";
+    if (rows > 1)
+      remark << ", " << rows << " rows of a sequence in a CTA";
+    if (geometry::queriesInShared(dim, columns, *query))
+      remark << ", queries in shared memory";
+    if (gridX > kvHeads)
+      remark << ", " << gridX / kvHeads << " blocks of query heads";
+    remark << ", " << split.numSplits << " splits of at least "
+           << split.splitTokens << " tokens, grid " << gridX << " x " << gridY
+           << " x " << split.numSplits << ", " << shared
+           << " bytes of shared memory";
     replace(op, launch, name, "kvcache_paged_attention",
-            {gridX, cache->maxTokens, split.numSplits}, shared,
-            tuning.minCtasPerSM, cache->op);
+            {gridX, gridY, split.numSplits}, shared, tuning.minCtasPerSM,
+            cache->op);
     return success();
   }
 };

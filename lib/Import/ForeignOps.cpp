@@ -53,6 +53,16 @@ ForeignOpTable ForeignOpTable::getDefault() {
               {"output_scale", Role::Refused, false, quantizedOutput},
               {"output_block_scale", Role::Refused, false, quantizedOutput},
               {"kv_cache_dummy_dep", Role::Order, false, ""}}});
+  table.add({"_C_cache_ops.reshape_and_cache_flash",
+             ForeignOpKind::CacheUpdate,
+             {{"key", Role::Key, true, ""},
+              {"value", Role::Value, true, ""},
+              {"key_cache", Role::Replaced, true, ""},
+              {"value_cache", Role::Replaced, true, ""},
+              {"slot_mapping", Role::Replaced, true, ""},
+              {"k_scale", Role::Replaced, true, ""},
+              {"v_scale", Role::Replaced, true, ""}},
+             /*namesLayer=*/false});
   // Removed from vLLM in July 2026; graphs that were exported before have it.
   table.add({"vllm.maybe_calc_kv_scales",
              ForeignOpKind::CalculateScales,

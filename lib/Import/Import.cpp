@@ -1,5 +1,4 @@
-//===- Import.cpp - Custom ops of serving stacks become kvcache ops
-//---------===//
+//===- Import.cpp - Custom ops of serving stacks become kvcache ops -------===//
 //
 // Everything is checked before anything is changed: a graph that is refused is
 // left as it was.
@@ -7,10 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "kvcache/Checkpoint/CacheType.h"
+#include "kvcache/IR/QueryScale.h"
 #include "kvcache/Import/ForeignOps.h"
 #include "kvcache/Import/Passes.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Dominance.h"
+#include "mlir/IR/Matchers.h"
 #include "mlir/IR/OperationSupport.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -45,6 +47,8 @@ struct ImportedCall {
   const ForeignOpSpec *spec;
   std::string layer;
   OperandRef query, key, value, output, order;
+  /// Of an attention with FP8 queries: the op that quantizes them.
+  std::optional<ForeignCall> quantization;
 
   Operation *op() const { return call.getOperation(); }
   Location loc() const { return op()->getLoc(); }
@@ -71,10 +75,15 @@ private:
   llvm::MapVector<StringRef, Layer> layers;
   std::optional<Layout> layout;
 
+  /// Ops that quantize queries, and the layer of the queries.
+  llvm::MapVector<Operation *, ImportedCall *> quantizations;
+
   LogicalResult checkOptions();
   LogicalResult collect();
   LogicalResult findLayerName(ImportedCall &imported);
   LogicalResult findOperands(ImportedCall &imported);
+  LogicalResult findLayerByRows(ImportedCall &imported);
+  LogicalResult findQuantization(ImportedCall &imported);
   LogicalResult checkResults(ImportedCall &imported);
   LogicalResult checkRows(ImportedCall &imported, Layer &layer);
   LogicalResult checkAttention(ImportedCall &imported, Layer &layer);
@@ -155,6 +164,30 @@ LogicalResult ImportPass::findLayerName(ImportedCall &imported) {
   return success();
 }
 
+/// Serving stacks keep a scale as a tensor and as a host float. Where a graph
+/// holds the values of both, they must agree.
+static LogicalResult checkScaleGivenOnce(const ForeignCall &call,
+                                         StringRef operand, Value value) {
+  DenseFPElementsAttr elements;
+  if (!operand.ends_with("scale") ||
+      !matchPattern(value, m_Constant(&elements)) || !elements.isSplat())
+    return success();
+  double tensor = elements.getSplatValue<APFloat>().convertToDouble();
+  for (std::string name : {operand.str() + "_float",
+                           "_" + operand.str() + "_float", operand.str()}) {
+    auto number = dyn_cast_or_null<FloatAttr>(call.getAttr(name));
+    // The host float was widened from f32, or is a decimal of it.
+    if (!number || static_cast<float>(number.getValueAsDouble()) ==
+                       static_cast<float>(tensor))
+      continue;
+    return call.getOperation()->emitError()
+           << "'" << call.getName() << "' gives its " << operand
+           << " twice: the tensor is " << tensor << ", but '" << name << "' is "
+           << number.getValueAsDouble() << "; expected equal values";
+  }
+  return success();
+}
+
 LogicalResult ImportPass::findOperands(ImportedCall &imported) {
   const ForeignOpSpec &spec = *imported.spec;
   Operation *op = imported.op();
@@ -206,6 +239,11 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
     case ForeignOperandRole::Order:
       imported.order.operand = &value;
       break;
+    case ForeignOperandRole::Replaced:
+      if (failed(
+              checkScaleGivenOnce(imported.call, name.getValue(), value.get())))
+        return failure();
+      break;
     case ForeignOperandRole::Refused:
       return emitError() << "has an operand " << attr << ": "
                          << operand->refusal;
@@ -227,6 +265,16 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
   };
   switch (imported.spec->kind) {
   case ForeignOpKind::CacheUpdate:
+    if (!imported.spec->namesLayer) {
+      for (unsigned i = 0; i < op->getNumResults(); ++i)
+        if (!imported.call.getMutatedOperand(i))
+          return emitError()
+                 << "has a result " << i << " of type "
+                 << op->getResult(i).getType()
+                 << " that is none of its operands; expected the caches that "
+                    "'mutated' names, in this order";
+      return success();
+    }
     if (op->getNumResults() > 1)
       return emitError()
              << "has " << op->getNumResults()
@@ -269,6 +317,7 @@ LogicalResult ImportPass::collect() {
   SymbolTableCollection symbols;
   ModuleOp module = getOperation();
   LogicalResult result = success();
+  SmallVector<ImportedCall *> unnamed;
   module.walk([&](Operation *op) {
     std::optional<ForeignCall> call = ForeignCall::match(op, symbols);
     if (!call)
@@ -302,9 +351,13 @@ LogicalResult ImportPass::collect() {
     ImportedCall &imported = calls.emplace_back();
     imported.call = *call;
     imported.spec = spec;
-    if (failed(findLayerName(imported)) || failed(findOperands(imported)) ||
-        failed(checkResults(imported))) {
+    if ((spec->namesLayer && failed(findLayerName(imported))) ||
+        failed(findOperands(imported)) || failed(checkResults(imported))) {
       result = failure();
+      return;
+    }
+    if (!spec->namesLayer) {
+      unnamed.push_back(&imported);
       return;
     }
     Layer &layer = layers[imported.layer];
@@ -313,7 +366,125 @@ LogicalResult ImportPass::collect() {
                                               : layer.calculations)
         .push_back(&imported);
   });
+  if (failed(result))
+    return failure();
+  for (ImportedCall *update : unnamed)
+    if (failed(findLayerByRows(*update)))
+      result = failure();
+  for (ImportedCall &imported : calls)
+    if (imported.spec->kind == ForeignOpKind::Attention &&
+        failed(findQuantization(imported)))
+      result = failure();
   return result;
+}
+
+/// True if both values are the same, or made by the same pure ops: graphs that
+/// nobody has cleaned up reshape the keys once for each use.
+static bool isSameValue(Value a, Value b, unsigned depth = 0) {
+  if (a == b)
+    return true;
+  Operation *defA = a.getDefiningOp(), *defB = b.getDefiningOp();
+  if (depth == 8 || !defA || !defB || defA->getNumRegions() || !isPure(defA) ||
+      cast<OpResult>(a).getResultNumber() !=
+          cast<OpResult>(b).getResultNumber())
+    return false;
+  return OperationEquivalence::isEquivalentTo(
+      defA, defB,
+      [&](Value lhs, Value rhs) {
+        return success(isSameValue(lhs, rhs, depth + 1));
+      },
+      nullptr, OperationEquivalence::IgnoreLocations);
+}
+
+/// An update that names pages instead of a layer writes the rows that the
+/// attention of its layer has too.
+LogicalResult ImportPass::findLayerByRows(ImportedCall &imported) {
+  Operation *function = imported.op()->getParentOfType<FunctionOpInterface>();
+  SmallVector<ImportedCall *> found;
+  for (auto &[name, layer] : layers)
+    for (ImportedCall *attention : layer.attentions) {
+      if (!attention->key || !attention->value ||
+          attention->op()->getParentOfType<FunctionOpInterface>() != function ||
+          !isSameValue(attention->key, imported.key) ||
+          !isSameValue(attention->value, imported.value))
+        continue;
+      if (found.empty() || found.back()->layer != attention->layer)
+        found.push_back(attention);
+    }
+  if (found.size() == 1) {
+    imported.layer = found.front()->layer;
+    layers[imported.layer].updates.push_back(&imported);
+    return success();
+  }
+  InFlightDiagnostic diag = imported.op()->emitError()
+                            << "'" << imported.spec->name
+                            << "' names no layer, and ";
+  if (found.empty())
+    return diag << "no attention op of the function has its key and value, so "
+                   "which layer's cache it writes is unknown";
+  diag << "its key and value belong to " << found.size()
+       << " layers, so which one's cache it writes is unknown";
+  for (ImportedCall *attention : found)
+    diag.attachNote(attention->loc())
+        << "layer '" << attention->layer << "' has them";
+  return diag;
+}
+
+/// FP8 queries are made by a static quantization, perhaps reshaped after it.
+LogicalResult ImportPass::findQuantization(ImportedCall &imported) {
+  auto query = dyn_cast<RankedTensorType>(imported.query.getType());
+  if (!query || !isa<Float8E4M3FNType>(query.getElementType()))
+    return success();
+  Value source = imported.query;
+  SymbolTableCollection symbols;
+  while (Operation *op = source.getDefiningOp()) {
+    StringRef name = op->getName().getStringRef();
+    if (name == "tensor.expand_shape" || name == "tensor.collapse_shape") {
+      source = op->getOperand(0);
+      continue;
+    }
+    std::optional<ForeignCall> call = ForeignCall::match(op, symbols);
+    if (!call || call->getName() != "_C.static_scaled_fp8_quant")
+      return success();
+    auto emitError = [&] {
+      return op->emitError() << "'" << call->getName() << "' of the query of "
+                             << "layer '" << imported.layer << "' ";
+    };
+    ArrayAttr names = call->getOperandNames();
+    Value input, scale;
+    if (names && names.size() == op->getNumOperands())
+      for (auto [attr, value] : llvm::zip_equal(names, op->getOperands())) {
+        if (attr == StringAttr::get(&getContext(), "input"))
+          input = value;
+        if (attr == StringAttr::get(&getContext(), "scale"))
+          scale = value;
+      }
+    if (!input || !scale || op->getNumResults() != 1 ||
+        !call->getMutatedOperand(0))
+      return emitError() << "must have operands named result, input and scale, "
+                            "and return the result";
+    auto from = dyn_cast<RankedTensorType>(input.getType());
+    if (!from ||
+        from.getShape() != cast<ShapedType>(source.getType()).getShape() ||
+        !isa<Float16Type, BFloat16Type, Float32Type>(from.getElementType()))
+      return emitError() << "must quantize a tensor of f16, bf16 or f32 in its "
+                            "own shape, but quantizes "
+                         << input.getType();
+    auto scaleType = dyn_cast<RankedTensorType>(scale.getType());
+    if (!scaleType || scaleType.getNumElements() != 1)
+      return emitError() << "must have one scale, but has one of type "
+                         << scale.getType();
+    if (failed(checkScaleGivenOnce(*call, "scale", scale)))
+      return failure();
+    auto [it, isNew] = quantizations.insert({op, &imported});
+    if (!isNew && it->second->layer != imported.layer)
+      return emitError() << "also quantizes the query of layer '"
+                         << it->second->layer
+                         << "'; each layer has a q scale of its own";
+    imported.quantization = *call;
+    return success();
+  }
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -396,13 +567,14 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
   ShapedType query = getShaped(imported.query, 3),
              output = getShaped(imported.output, 3);
   if (query && query.getElementType().isIntOrFloat() &&
-      query.getElementTypeBitWidth() == 8)
+      query.getElementTypeBitWidth() == 8 && !imported.quantization)
     return emitError() << "queries of " << query.getElementType()
-                       << " are not supported; export the model without "
-                          "quantizing the query, so "
-                          "that it is f16 or bf16";
+                       << " are only supported where "
+                          "'_C.static_scaled_fp8_quant' on tensors makes them "
+                          "in f8E4M3FN; or export the model without quantizing "
+                          "the query, so that it is f16 or bf16";
   if (!query || query.isDynamicDim(1) || query.isDynamicDim(2) ||
-      !isRowElement(query.getElementType()))
+      (!isRowElement(query.getElementType()) && !imported.quantization))
     return emitError() << "query must be [tokens, query heads, head dim] of "
                           "f16, bf16 or f32 with "
                           "static heads and head dim, but is "
@@ -486,27 +658,9 @@ LogicalResult ImportPass::checkDtypeWord(ImportedCall &imported, Layer &layer) {
   return success();
 }
 
-/// True if both values are the same, or made by the same pure ops: graphs that
-/// nobody has cleaned up reshape the keys once for each use.
-static bool isSameValue(Value a, Value b, unsigned depth = 0) {
-  if (a == b)
-    return true;
-  Operation *defA = a.getDefiningOp(), *defB = b.getDefiningOp();
-  if (depth == 8 || !defA || !defB || defA->getNumRegions() || !isPure(defA) ||
-      cast<OpResult>(a).getResultNumber() !=
-          cast<OpResult>(b).getResultNumber())
-    return false;
-  return OperationEquivalence::isEquivalentTo(
-      defA, defB,
-      [&](Value lhs, Value rhs) {
-        return success(isSameValue(lhs, rhs, depth + 1));
-      },
-      nullptr, OperationEquivalence::IgnoreLocations);
-}
-
 LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
   for (ImportedCall *update : layer.updates) {
-    if (!update->op()->getNumResults())
+    if (!update->op()->getNumResults() || !update->spec->namesLayer)
       continue;
     for (OpOperand &use : update->op()->getResult(0).getUses()) {
       auto *attention =
@@ -589,8 +743,9 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
                 "layer name. A layer "
                 "that shares the cache of another one must name that layer; a "
                 "graph that writes "
-                "caches by other ops ('_C_cache_ops') must be exported with "
-                "'vllm.unified_kv_cache_update'";
+                "caches by other ops must be exported with "
+                "'vllm.unified_kv_cache_update' or "
+                "'_C_cache_ops.reshape_and_cache_flash'";
     }
     for (auto [name, read, written] :
          {std::tuple<StringRef, Value, Value>{"key", attention->key,
@@ -666,7 +821,7 @@ static std::string makeSymbolName(StringRef name, llvm::StringSet<> &taken) {
   std::string unique = base;
   for (unsigned i = 0;
        taken.contains(unique) || taken.contains(unique + ".k") ||
-       taken.contains(unique + ".v");
+       taken.contains(unique + ".v") || taken.contains(unique + ".q");
        ++i)
     unique = base + "_" + std::to_string(i);
   taken.insert(unique);
@@ -698,7 +853,25 @@ LogicalResult ImportPass::declareCaches() {
     ++indexCount[::kvcache::layerIndex(
         std::string_view(name.data(), name.size()))];
 
+  auto declareQuery = [&](Layer &layer) {
+    bool isQuantized =
+        llvm::any_of(layer.attentions, [](const ImportedCall *attention) {
+          return attention->quantization.has_value();
+        });
+    std::string name = layer.cache.getSymName().str() + ".q";
+    if (!isQuantized || taken.contains(name))
+      return;
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPoint(layer.cache);
+    ScaleBufferOp::create(builder, layer.cache.getLoc(),
+                          builder.getStringAttr(name),
+                          ScaleAttr::get(&getContext()));
+    taken.insert(name);
+  };
+
   for (auto &[name, layer] : layers) {
+    if (layer.cache)
+      declareQuery(layer);
     if (layer.cache || (layer.updates.empty() && layer.attentions.empty()))
       continue;
     if (!group) {
@@ -735,6 +908,7 @@ LogicalResult ImportPass::declareCaches() {
         LayoutAttr::get(&getContext(), *layout),
         layer.dtypeWord.empty() ? StringAttr()
                                 : builder.getStringAttr(layer.dtypeWord));
+    declareQuery(layer);
     ++numCaches;
   }
   return success();
@@ -755,6 +929,33 @@ static void keepOtherAttrs(const ForeignCall &call, Operation *imported) {
     for (NamedAttribute attr : attrs)
       if (!isConsumedAttr(attr.getName()) && !imported->hasAttr(attr.getName()))
         imported->setAttr(attr.getName(), attr.getValue());
+}
+
+static StringAttr getQueryScaleName(CacheOp cache) {
+  return StringAttr::get(cache.getContext(), cache.getSymName() + ".q");
+}
+
+/// The quantization of a query by the scale that the checkpoint gives.
+static void quantizeQuery(Operation *op, const ImportedCall &attention,
+                          CacheOp cache, OpBuilder &builder) {
+  const ForeignCall &call = *attention.quantization;
+  Value input;
+  for (auto [attr, value] :
+       llvm::zip_equal(call.getOperandNames(), op->getOperands()))
+    if (attr == builder.getStringAttr("input"))
+      input = value;
+  builder.setInsertionPoint(op);
+  Value scale =
+      LoadScaleOp::create(builder, op->getLoc(), builder.getF32Type(),
+                          FlatSymbolRefAttr::get(getQueryScaleName(cache)));
+  Value codes = QuantizeOp::create(builder, op->getLoc(),
+                                   op->getResult(0).getType(), input, scale);
+  op->emitRemark() << "layer '" << attention.layer
+                   << "': the q scale that the graph passes as an argument "
+                      "stays unused; @"
+                   << getQueryScaleName(cache).getValue() << " takes its place";
+  op->getResult(0).replaceAllUsesWith(codes);
+  op->erase();
 }
 
 void ImportPass::rewrite() {
@@ -790,6 +991,17 @@ void ImportPass::rewrite() {
       created = WriteOp::create(builder, op->getLoc(), imported.key,
                                 imported.value, getHandle(layer.cache, op));
       ++numWrites;
+      if (imported.spec->namesLayer)
+        break;
+      for (OpResult result : op->getResults())
+        result.replaceAllUsesWith(
+            imported.call.getMutatedOperand(result.getResultNumber()));
+      op->emitRemark() << "layer '" << imported.layer
+                       << "': the caches, the slot mapping and the scales that "
+                          "the graph passes as arguments stay unused; @"
+                       << layer.cache.getSymName()
+                       << ", its group and the checkpoint's scales take their "
+                          "place";
       break;
     case ForeignOpKind::Attention: {
       FloatAttr numbers[2];
@@ -805,11 +1017,23 @@ void ImportPass::rewrite() {
           window =
               builder.getI64IntegerAttr(attr.getValue().getSExtValue() - 1);
       SmallVector<Type> resultTypes(op->getResultTypes());
+      Value query = imported.query;
+      if (imported.quantization) {
+        // A code is a bf16 number; its scale enters the score factor.
+        auto type = cast<RankedTensorType>(query.getType());
+        Value one = arith::ConstantOp::create(builder, op->getLoc(),
+                                              builder.getF32FloatAttr(1));
+        Type element = getElementTypeOrSelf(imported.output.getType());
+        query = DequantizeOp::create(builder, op->getLoc(), type.clone(element),
+                                     query, one);
+      }
       auto attention = PagedAttentionOp::create(
-          builder, op->getLoc(), resultTypes, imported.query,
-          getHandle(layer.cache, op), imported.output, Value(), numbers[0],
-          numbers[1], window);
+          builder, op->getLoc(), resultTypes, query, getHandle(layer.cache, op),
+          imported.output, Value(), numbers[0], numbers[1], window);
       op->replaceAllUsesWith(attention.getResults());
+      if (imported.quantization)
+        attention->setAttr(kQueryScale, FlatSymbolRefAttr::get(
+                                            getQueryScaleName(layer.cache)));
       created = attention;
       ++numAttentions;
       break;
@@ -830,6 +1054,11 @@ void ImportPass::rewrite() {
     if (Operation *declaration = imported.call.getDeclaration())
       declarations.insert(declaration);
   }
+  for (auto &[op, attention] : quantizations) {
+    if (Operation *declaration = attention->quantization->getDeclaration())
+      declarations.insert(declaration);
+    quantizeQuery(op, *attention, layers[attention->layer].cache, builder);
+  }
   // An attention uses the result of an update, which stands above it.
   for (Operation *op : llvm::reverse(dead))
     op->erase();
@@ -847,6 +1076,7 @@ void ImportPass::rewrite() {
 void ImportPass::runOnOperation() {
   calls.clear();
   layers.clear();
+  quantizations.clear();
   if (failed(checkOptions()) || failed(collect()) || failed(checkAll()))
     return signalPassFailure();
 

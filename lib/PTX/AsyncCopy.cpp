@@ -77,6 +77,11 @@ static void copyAsync(Warp &w, const Instr &i) {
     w.counters->asyncCopy.sectors += countSectors(from, x.ok, n);
     w.counters->asyncCopy.bytes += u64(__builtin_popcount(x.ok)) * n;
     countWavefronts(w.counters->asyncWrite, to, mask, n);
+    u32 bytes = u32(__builtin_popcount(x.ok)) * n;
+    w.openBytes += bytes;
+    w.bytesInFlight += bytes;
+    u64 &peak = w.counters->inFlight.peak;
+    peak = std::max(peak, u64(w.bytesInFlight));
   }
   Cta &c = *w.cta;
   if (!options.lateCopies && !options.racecheck && !size && n == 16 &&
@@ -113,6 +118,25 @@ static void copyAsync(Warp &w, const Instr &i) {
 static void commitGroup(Warp &w, const Instr &) {
   for (u32 m = w.lanes; m; m &= m - 1)
     ++w.committed[__builtin_ctz(m)];
+  w.groupBytes.push_back(w.openBytes);
+  w.openBytes = 0;
+}
+
+/// The estimate of the bytes in flight goes by the warp, not by its lanes.
+static void countWait(Warp &w, u32 groupsLeft) {
+  Counters::InFlight &c = w.counters->inFlight;
+  c.atWait += w.bytesInFlight;
+  ++c.waits;
+  if (groupsLeft == ~0u) {
+    w.openBytes = 0;
+    groupsLeft = 0;
+  }
+  size_t done =
+      w.groupBytes.size() - std::min<size_t>(w.groupBytes.size(), groupsLeft);
+  w.groupBytes.erase(w.groupBytes.begin(), w.groupBytes.begin() + long(done));
+  w.bytesInFlight = w.openBytes;
+  for (u32 bytes : w.groupBytes)
+    w.bytesInFlight += bytes;
 }
 
 /// groupsLeft = ~0: wait_all, which also covers copies not committed.
@@ -147,6 +171,8 @@ void kvcache::ptx::waitCopies(Warp &w, u32 mask, u32 groupsLeft) {
 }
 
 static void waitGroup(Warp &w, const Instr &i) {
+  if (w.launch->options.counters)
+    countWait(w, u32(i.imm));
   waitCopies(w, w.lanes, u32(i.imm));
 }
 
@@ -155,10 +181,20 @@ static void waitGroup(Warp &w, const Instr &i) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// The 64-bit mbarrier object; outstanding bytes are kept beside it.
+/// The 64-bit mbarrier object; outstanding bytes are kept beside it. A state
+/// token is such an object as it was at the arrival.
 struct Mbarrier {
   u16 expected, pending;
   u32 phase;
+};
+
+enum ArriveFlags {
+  ExpectBytes = 1, // s[2]: bytes
+  NoArrival = 2,   // a bare expect_tx
+  Drop = 4,        // one expected arrival less from the next phase on
+  NoComplete = 8,
+  AfterCopies = 16, // cp.async.mbarrier.arrive
+  Counted = 32      // s[1]: number of arrivals
 };
 } // namespace
 
@@ -184,7 +220,25 @@ static void completePhase(Cta &c, u32 a) {
   if (b->pending == 0 && c.pendingBytes[a] == 0) {
     ++b->phase;
     b->pending = b->expected;
+    if (c.tracksOrder()) {
+      Cta::MbarrierOrder &order = c.mbarrierOrder[a];
+      order.completed.join(order.arriving);
+      order.arriving.clear();
+    }
   }
+}
+
+/// mbarrier operations are atomic accesses of the object, its initialisation is
+/// a plain write: the other threads need a barrier after it.
+static void noteMbarrier(Warp &w, const Instr &i, int lane, u32 a, bool init) {
+  if (!w.launch->options.racecheck)
+    return;
+  u64 address[32];
+  address[lane] = a;
+  if (init)
+    w.cta->noteWrites(w, i, address, 1u << lane, 8, false);
+  else
+    w.cta->noteAtomics(w, i, address, 1u << lane, 8);
 }
 
 static u32 mbarrierAddress(const Warp &w, const Instr &i, int l) {
@@ -200,33 +254,75 @@ static void mbarrierInit(Warp &w, const Instr &i) {
     if (a >= sharedStart && a + 8 <= sharedStart + w.cta->sharedBytes)
       markValid(&w.cta->init[a - sharedStart], 8);
     if (Mbarrier *b = mbarrierAt(w, i, l, a)) {
+      noteMbarrier(w, i, l, a, true);
       *b = {u16(count[l]), u16(count[l]), 0};
       w.cta->pendingBytes[a] = 0;
+      w.cta->mbarrierOrder.erase(a);
     }
   }
 }
 
-static void mbarrierArrive(Warp &w, const Instr &i) { // flags 1: expect_tx
-  for (u32 m = w.lanes; m; m &= m - 1) {
+static void mbarrierArrive(Warp &w, const Instr &i) {
+  Cta &c = *w.cta;
+  const u32 lanes = w.lanes;
+  if (i.flags & AfterCopies) // all of this thread's have landed
+    waitCopies(w, lanes, ~0u);
+  // Lanes that arrive at one mbarrier release together.
+  u32 last = 0;
+  for (u32 m = lanes; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     u32 a = mbarrierAddress(w, i, l);
     Mbarrier *b = mbarrierAt(w, i, l, a);
     if (!b)
       continue;
-    if (i.flags & 1)
-      w.cta->pendingBytes[a] += w.r<u32>(i.s[1])[l];
-    if (!(i.flags & 2)) { // not a bare expect_tx
-      if (!b->pending)
-        w.report(FindingKind::Sync, i, l,
-                 "more arrivals at this mbarrier than its count", a, "shared");
-      else
-        --b->pending;
+    noteMbarrier(w, i, l, a, false);
+    if (i.nd) {
+      memcpy(&w.r<u64>(i.d[0])[l], b, 8);
+      if (w.taintLive)
+        w.clearTaint(i.d[0], 1u << l);
     }
-    completePhase(*w.cta, a);
+    if (i.flags & ExpectBytes)
+      c.pendingBytes[a] += w.r<u32>(i.s[2])[l];
+    if (!(i.flags & NoArrival)) {
+      if (c.tracksOrder() && a != last) {
+        u32 same = 0;
+        for (u32 k = m; k; k &= k - 1)
+          if (mbarrierAddress(w, i, __builtin_ctz(k)) == a)
+            same |= k & (0 - k);
+        c.release(w, same, c.mbarrierOrder[a].arriving);
+        last = a;
+      }
+      u32 count = i.flags & Counted ? w.r<u32>(i.s[1])[l] : 1;
+      if (count > b->pending || (i.flags & NoComplete && count == b->pending)) {
+        w.report(FindingKind::Sync, i, l,
+                 std::to_string(count) +
+                     " arrivals at this mbarrier, which "
+                     "expects " +
+                     std::to_string(b->pending) +
+                     (i.flags & NoComplete
+                          ? " more in this phase; .noComplete must not end it"
+                          : " more in this phase"),
+                 a, "shared");
+        continue;
+      }
+      if (i.flags & Drop)
+        --b->expected;
+      b->pending = u16(b->pending - count);
+    }
+    completePhase(c, a);
   }
 }
 
-static void landBulk(Warp &w, const BulkJob &job) {
+/// Arrivals that the phase of a state token still expected.
+static void mbarrierPendingCount(Warp &w, const Instr &i) {
+  const u64 *state = w.r<u64>(i.s[0]);
+  u32 t[32];
+  for (int l = 0; l < 32; ++l)
+    t[l] = u32(state[l] >> 16 & 0xffff);
+  each<u32>(w, i.d[0], [&](int l) { return t[l]; });
+}
+
+static void landBulk(Warp &w, BulkJob &job) {
   Cta &c = *w.cta;
   u32 offset = job.destination - sharedStart;
   memcpy(&c.shared[offset], job.source, job.bytes);
@@ -235,37 +331,73 @@ static void landBulk(Warp &w, const BulkJob &job) {
     if (job.sourceInit)
       memcpy(&c.init[offset], job.sourceInit, job.bytes);
   }
-  if (w.launch->options.racecheck)
-    c.noteBulkLanded(job.destination, job.bytes);
+  job.landed = true;
   c.pendingBytes[job.barrier] -= job.bytes;
   completePhase(c, job.barrier);
 }
 
-/// The first failed try lets late copies land.
+/// A wait for the mbarrier at `a` has succeeded: copies of phases that are
+/// complete are no longer in flight.
+static void finishBulk(Warp &w, u32 a) {
+  Cta &c = *w.cta;
+  const Mbarrier *b = (const Mbarrier *)&c.shared[a - sharedStart];
+  u64 all = 0;
+  for (const BulkJob &job : c.bulkJobs)
+    all += job.bytes;
+  bool any = false;
+  for (size_t q = 0; q < c.bulkJobs.size();) {
+    const BulkJob job = c.bulkJobs[q];
+    if (job.barrier != a || !job.landed || job.phase == b->phase) {
+      ++q;
+      continue;
+    }
+    any = true;
+    c.bulkJobs.erase(c.bulkJobs.begin() + long(q));
+    if (w.launch->options.racecheck)
+      c.noteBulkLanded(job);
+  }
+  if (any && w.launch->options.counters) {
+    w.counters->inFlight.atWait += all;
+    ++w.counters->inFlight.waits;
+  }
+}
+
+/// flags 1: s[1] is a parity, otherwise a state token. The first failed try
+/// lets late copies land.
 static void mbarrierTryWait(Warp &w, const Instr &i) {
-  const u32 *parity = w.r<u32>(i.s[1]);
   u32 ready = 0;
   Cta &c = *w.cta;
   if (!w.lanes)
     return;
+  u32 last = 0;
   for (u32 m = w.lanes; m; m &= m - 1) {
     int l = __builtin_ctz(m);
-    if (Mbarrier *b = mbarrierAt(w, i, l, mbarrierAddress(w, i, l)))
-      ready |= u32((b->phase & 1) != (parity[l] & 1)) << l;
-    else
+    u32 a = mbarrierAddress(w, i, l);
+    Mbarrier *b = mbarrierAt(w, i, l, a);
+    if (!b) {
       ready |= 1u << l; // reported; polling it for ever would help nobody
+      continue;
+    }
+    noteMbarrier(w, i, l, a, false);
+    bool done = i.flags & 1 ? (b->phase & 1) != (w.r<u32>(i.s[1])[l] & 1)
+                            : b->phase != u32(w.r<u64>(i.s[1])[l] >> 32);
+    if (!done)
+      continue;
+    ready |= 1u << l;
+    if (a == last)
+      continue;
+    last = a;
+    finishBulk(w, a);
+    auto order = c.mbarrierOrder.find(a);
+    if (order != c.mbarrierOrder.end())
+      c.acquire(w, order->second.completed);
   }
   if (ready != w.lanes) {
     for (u32 m = w.lanes & ~ready; m; m &= m - 1) {
       u32 a = mbarrierAddress(w, i, __builtin_ctz(m));
-      for (size_t q = 0; q < c.bulkJobs.size();)
-        if (c.bulkJobs[q].barrier == a) {
-          BulkJob job = c.bulkJobs[q];
-          c.bulkJobs.erase(c.bulkJobs.begin() + long(q));
+      for (BulkJob &job : c.bulkJobs)
+        if (job.barrier == a && !job.landed)
           landBulk(w, job);
-        } else {
-          ++q;
-        }
     }
     w.yield = true;
   }
@@ -312,26 +444,27 @@ static void bulkCopy(Warp &w, const Instr &i) {
     }
     if (!n || !mbarrierAt(w, i, l, barrier[l]))
       continue;
-    if (options.racecheck) {
-      u64 target[32];
-      target[l] = to[l];
-      c.noteWrites(w, i, target, 1u << l, n, true);
-    }
+    if (options.racecheck)
+      c.noteBulkIssued(w, i, l, to[l], n);
     if (options.counters) {
       ++w.counters->asyncCopy.requests;
       w.counters->asyncCopy.sectors += n / 32;
       w.counters->asyncCopy.bytes += n;
     }
-    BulkJob job = {to[l],
-                   n,
-                   barrier[l],
-                   w.id * 32 + u32(l),
-                   b->host + (from[l] - b->address),
-                   b->initAt(from[l])};
-    if (options.lateCopies)
-      c.bulkJobs.push_back(job);
-    else
-      landBulk(w, job);
+    const Mbarrier *phase =
+        (const Mbarrier *)&c.shared[barrier[l] - sharedStart];
+    c.bulkJobs.push_back({to[l], n, barrier[l], w.id, phase->phase,
+                          b->host + (from[l] - b->address), b->initAt(from[l]),
+                          false});
+    if (options.counters) {
+      u64 all = 0;
+      for (const BulkJob &job : c.bulkJobs)
+        all += job.bytes;
+      u64 &peak = w.counters->inFlight.peak;
+      peak = std::max(peak, all);
+    }
+    if (!options.lateCopies)
+      landBulk(w, c.bulkJobs.back());
   }
 }
 
@@ -390,8 +523,11 @@ static bool lowerMbarrier(Builder &b, const Statement &s, Instr &i) {
   const std::vector<Operand> &o = s.operands;
   i.cls = InstrClass::Barrier;
   if (!onlyParts(s, "init inval arrive expect_tx try_wait test_wait parity "
-                    "shared shared::cta release acquire relaxed cta"))
+                    "shared shared::cta release acquire relaxed cta "
+                    "arrive_drop noComplete pending_count"))
     return false;
+  b.kernel.partialOrder = true;
+  b.kernel.minSharedAccess = std::min<u8>(b.kernel.minSharedAccess, 8);
   if (s.has("init")) {
     lowerAddress(b, o[0], i, 0);
     i.s[1] = b.source(o[1], 1);
@@ -403,40 +539,72 @@ static bool lowerMbarrier(Builder &b, const Statement &s, Instr &i) {
     i.fn = mbarrierInvalidate;
     return true;
   }
+  if (s.has("pending_count")) {
+    return lowerOperands(b, s, i, 1, {2}) &&
+           choose(i, mbarrierPendingCount, InstrClass::Barrier,
+                  TaintRule::Whole);
+  }
   if (s.has("try_wait") || s.has("test_wait")) {
-    if (!s.has("parity") || o[0].kind != Operand::Pred)
+    // A third operand is a hint, how long to wait.
+    if (o.size() < 3 || o[0].kind != Operand::Pred)
       return false;
     lowerAddress(b, o[1], i, 0);
-    i.s[1] = b.source(o[2], 1);
+    i.flags = s.has("parity");
+    i.s[1] = b.source(o[2], i.flags ? 1 : 2);
     i.ns = 2;
     i.pd[0] = u16(o[0].id);
     i.fn = mbarrierTryWait;
     i.control = Control::Wait;
     return true;
   }
-  if (s.has("arrive") || s.has("expect_tx")) {
-    bool arrives = s.has("arrive");
-    size_t first = arrives ? 1 : 0;
-    if (arrives && o[0].kind != Operand::Sink)
-      return false; // a state token
-    lowerAddress(b, o[first], i, 0);
-    i.ns = 1;
-    if (s.has("expect_tx")) {
-      i.flags = arrives ? 1 : 3;
-      i.s[1] = b.source(o[first + 1], 1);
-      i.ns = 2;
-    } else if (o.size() > 2) {
-      return false;
-    }
-    i.fn = mbarrierArrive;
-    return true;
+  const bool drops = s.has("arrive_drop");
+  const bool arrives = s.has("arrive") || drops;
+  if (!arrives && !s.has("expect_tx"))
+    return false;
+  size_t first = arrives ? 1 : 0;
+  if (o.size() <= first)
+    return false;
+  if (arrives && o[0].kind == Operand::Reg) {
+    i.d[0] = b.destination(o[0], 2);
+    i.nd = 1;
+  } else if (arrives && o[0].kind != Operand::Sink) {
+    return false;
   }
-  return false;
+  lowerAddress(b, o[first], i, 0);
+  i.ns = 1;
+  i.flags = u16((arrives ? 0 : NoArrival) | (drops ? Drop : 0) |
+                (s.has("noComplete") ? NoComplete : 0));
+  if (o.size() > first + 1) {
+    bool bytes = s.has("expect_tx");
+    i.flags |= bytes ? ExpectBytes : Counted;
+    i.s[1] = i.s[2] = b.source(o[first + 1], 1);
+    i.ns = 3;
+  }
+  i.fn = mbarrierArrive;
+  return o.size() <= first + 2;
+}
+
+/// Arrives for the thread when its copies so far have landed. Without .noinc
+/// the phase expects one arrival more for it.
+static bool lowerCopyArrive(Builder &b, const Statement &s, Instr &i) {
+  if (!onlyParts(s, "async mbarrier arrive noinc shared shared::cta") ||
+      s.operands.size() != 1 || !s.has("noinc"))
+    return false;
+  i.cls = InstrClass::Barrier;
+  b.kernel.partialOrder = true;
+  b.kernel.minSharedAccess = std::min<u8>(b.kernel.minSharedAccess, 8);
+  lowerAddress(b, s.operands[0], i, 0);
+  i.ns = 1;
+  i.flags = AfterCopies;
+  i.fn = mbarrierArrive;
+  return true;
 }
 
 bool kvcache::ptx::lowerAsyncCopy(Builder &b, const Statement &s, Instr &i) {
   const std::vector<Operand> &o = s.operands;
   i.taint = TaintRule::Own;
+  if (s.op() == "cp" && s.has("mbarrier") && s.has("arrive"))
+    return lowerCopyArrive(b, s, i);
   if (s.op() == "cp" && s.has("async") && !s.has("bulk"))
     return lowerCpAsync(b, s, i);
   if (s.op() == "mbarrier")
@@ -454,6 +622,7 @@ bool kvcache::ptx::lowerAsyncCopy(Builder &b, const Statement &s, Instr &i) {
       !s.has("global") || o.size() != 4)
     return false;
   i.cls = InstrClass::CpAsync;
+  b.kernel.partialOrder = true;
   for (size_t n = 0; n < 4; ++n) {
     if (n == 2) {
       i.s[n] = b.source(o[n], 1);

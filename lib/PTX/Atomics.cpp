@@ -88,9 +88,11 @@ void atomicLanes(Warp &w, const Instr &i, F operation) {
   for (int n = 1; n < i.ns; ++n)
     w.checkUse(i, i.s[n], w.lanes, "operand of this atomic");
   std::lock_guard<std::mutex> guard(w.launch->atomicLock);
-  if (i.strong && w.launch->globalRace) // .release, .acq_rel
-    w.launch->globalRace->fence(*w.cta);
+  if ((i.ordering & 1) && w.launch->globalRace)
+    GlobalRaceChecker::releaseFence(w);
   locate(w, i, a, sizeof(T), Access::Atomic, x, ~0u);
+  if ((i.ordering & 2) && w.launch->globalRace)
+    GlobalRaceChecker::acquireFence(w);
   if (w.launch->options.counters)
     ++w.counters->atomicRequests;
   const Box<T> *value = w.r<Box<T>>(i.s[1]);
@@ -155,7 +157,9 @@ bool kvcache::ptx::lowerAtomic(Builder &b, const Statement &s, Instr &i) {
   i.space = spaceOf(s);
   i.cls = InstrClass::Atomic;
   i.taint = TaintRule::Own;
-  i.strong = s.has("release") || s.has("acq_rel");
+  if (!s.has("cta"))
+    i.ordering = u8((s.has("release") || s.has("acq_rel") ? 1 : 0) |
+                    (s.has("acquire") || s.has("acq_rel") ? 2 : 0));
   int op = -1;
   for (int n = 0; n < 10; ++n)
     if (s.has(atomicNames[n]))

@@ -82,32 +82,50 @@ std::string describe(const Finding &f) {
          number("count", f.count) + "}";
 }
 
-std::string describe(const Counters &c) {
-  std::string r = "{" + number("instructions", c.instructions) + ", " +
-                  number("active_lanes", c.activeLanes);
+std::string describe(const Counters &c, bool zeros = true) {
+  std::string r;
+  auto put = [&](const std::string &name, uint64_t value) {
+    if (value || zeros)
+      r += (r.empty() ? "" : ", ") + number(name.c_str(), value);
+  };
+  put("instructions", c.instructions);
+  put("active_lanes", c.activeLanes);
   for (unsigned n = 0; n < numInstrClasses; ++n)
-    r += ", " +
-         number((std::string("instr.") + instrClassName(InstrClass(n))).c_str(),
-                c.byClass[n]);
+    put(std::string("instr.") + instrClassName(InstrClass(n)), c.byClass[n]);
   auto global = [&](const std::string &name, const Counters::Global &g) {
-    r += ", " + number((name + ".requests").c_str(), g.requests) + ", " +
-         number((name + ".sectors").c_str(), g.sectors) + ", " +
-         number((name + ".bytes").c_str(), g.bytes);
+    put(name + ".requests", g.requests);
+    put(name + ".sectors", g.sectors);
+    put(name + ".bytes", g.bytes);
   };
   auto shared = [&](const std::string &name, const Counters::Shared &s) {
-    r += ", " + number((name + ".wavefronts").c_str(), s.wavefronts) + ", " +
-         number((name + ".ideal").c_str(), s.ideal) + ", " +
-         number((name + ".bytes").c_str(), s.bytes);
+    put(name + ".wavefronts", s.wavefronts);
+    put(name + ".ideal", s.ideal);
+    put(name + ".bytes", s.bytes);
   };
   global("ld.global", c.globalLoad);
   global("st.global", c.globalStore);
   global("cp.async.global", c.asyncCopy);
-  r += ", " + number("atomic.requests", c.atomicRequests);
+  put("atomic.requests", c.atomicRequests);
   shared("ld.shared", c.sharedLoad);
   shared("st.shared", c.sharedStore);
   shared("ldmatrix", c.ldmatrix);
   shared("cp.async.shared", c.asyncWrite);
-  return r + "}";
+  put("barriers.cta", c.ctaBarriers);
+  put("barriers.warp", c.warpBarriers);
+  put("branches.divergent", c.divergentBranches);
+  put("in_flight.peak", c.inFlight.peak);
+  put("in_flight.at_wait", c.inFlight.atWait);
+  put("in_flight.waits", c.inFlight.waits);
+  return "{" + r + "}";
+}
+
+std::string describe(const Region &r) {
+  return "{\"name\": " + quoted(r.name) + ", " +
+         number("first_line", r.firstLine) + ", " +
+         number("last_line", r.lastLine) + ", " +
+         number("text_instructions", r.instructions) + ", " +
+         number("executions", r.executions) +
+         ", \"counters\": " + describe(r.counters) + "}";
 }
 
 const Module *moduleAt(const KvcachePtxMachine *m, int module) {
@@ -215,6 +233,8 @@ int64_t kvcachePtxLaunch(KvcachePtxMachine *machine, int module,
     o.threads = options->threads;
     o.quantum = options->quantum;
     o.maxInstructions = options->maxInstructions;
+    o.seed = options->seed;
+    o.regions = options->regions;
   }
   Expected<LaunchReport> report = machine->machine.launch(
       *m, kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]},
@@ -236,6 +256,23 @@ size_t kvcachePtxReport(const KvcachePtxMachine *machine, char *text,
   r += "], " + number("finding_count", report.findingCount) + ", " +
        number("blocks", report.blocks) +
        ", \"seconds\": " + std::to_string(report.seconds) +
-       ", \"counters\": " + describe(report.counters) + "}";
-  return copyOut(r, text, size);
+       ", \"counters\": " + describe(report.counters);
+  if (!report.regions.empty()) {
+    r += ", \"regions\": [";
+    for (const Region &region : report.regions)
+      r += std::string(&region == report.regions.data() ? "" : ", ") +
+           describe(region);
+    r += "], \"lines\": [";
+    for (const LineCounters &l : report.lines)
+      r += std::string(&l == report.lines.data() ? "" : ", ") + "{" +
+           number("line", l.line) +
+           ", \"counters\": " + describe(l.counters, false) + "}";
+    r += "]";
+  }
+  return copyOut(r + "}", text, size);
+}
+
+size_t kvcachePtxTable(const KvcachePtxMachine *machine, char *text,
+                       size_t size) {
+  return copyOut(machine->report.table(), text, size);
 }

@@ -5,6 +5,7 @@
 
 #include "Instruction.h"
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -31,9 +32,15 @@ struct Buffer {
   }
 };
 
+/// Addresses are not used again, so an access to one is told apart.
+struct RemovedBuffer {
+  u64 address, size;
+  std::string name;
+};
+
 /// State of shared memory for the race checker. A cell is valid for one
-/// interval between CTA barriers (generation); `epoch` counts warp-level
-/// barriers of the accessing warp.
+/// interval between barriers of the whole block (generation); epochs are those
+/// of the accessing warp.
 struct alignas(16) RaceCell {
   u32 generation;
   u16 writer, writeEpoch; // thread + 1
@@ -41,11 +48,25 @@ struct alignas(16) RaceCell {
   u16 plainEpoch;         // atomicCell: of the plain writer in readEpoch
   u16 split;              // cells of 16 bytes: its parts have their own
 };
-constexpr u16 pendingCopy = 0xffff;  // writeEpoch: cp.async in flight
-constexpr u16 readByAll = 0xffff;    // reader: several warps
+constexpr u16 pendingCopy = 0xffff; // writeEpoch: cp.async in flight
+/// reader: several warps. With partial order their epochs are the read set
+/// number readEpoch | plainEpoch << 16.
+constexpr u16 readByAll = 0xffff;
 constexpr u16 readByWarp = 0x8000;   // reader: | warp, several of its lanes
 constexpr u16 atomicCell = 0xfffe;   // reader: the last write was atomic
 constexpr u16 severalWarps = 0x7fff; // writer of an atomicCell
+constexpr u16 bulkWriter = 0x1000;   // writer: + warp, a bulk copy it issued
+
+/// What a barrier, an arrival or a fence hands on: accesses of these epochs
+/// happened before it. Exclusive bounds.
+struct Released {
+  std::vector<u16> shared; // per thread, then per warp for its bulk copies
+  std::vector<u32> global, fenced; // per warp
+  u64 seen = 0, acquired = 0;
+
+  void join(const Released &other);
+  void clear();
+};
 
 /// One warp-wide cp.async.
 struct CopyJob {
@@ -56,9 +77,11 @@ struct CopyJob {
   u8 *sourceInit[32];
   u8 count[32]; // bytes copied; the rest is zero
 };
+/// A bulk copy stays known until a wait for its mbarrier phase succeeds.
 struct BulkJob {
-  u32 destination, bytes, barrier, thread;
+  u32 destination, bytes, barrier, warp, phase;
   u8 *source, *sourceInit;
+  bool landed;
 };
 
 /// Lanes that wait elsewhere while the warp is diverged.
@@ -80,10 +103,18 @@ struct alignas(64) Warp {
   Launch *launch = nullptr;
   Counters *counters = nullptr;
   u32 id = 0, alive = 0;
-  u16 epoch = 0;
+  u32 threads = 0; // lanes that exist
+  /// Counts warp barriers and releases; accesses before syncEpoch are ordered
+  /// for all lanes of this warp.
+  u16 epoch = 1, syncEpoch = 1;
+  u16 bulkEpoch = 1;   // counts bulk copies that were waited for
+  u32 globalEpoch = 1; // the same for global memory; also counts fences
+  Released order;      // what happened before, seen from this warp
   enum State : u8 { Ready, AtBarrier, Done } state = Ready;
   bool yield = false, forced = false, quiet = false;
-  u64 steps = 0;
+  u64 steps = 0, stepsSinceYield = 0;
+  u64 turn = 0; // instructions until another warp runs; 0: to its barrier
+  Counters *profile = nullptr; // one per instruction of the kernel, or null
   // CTA barrier: which, how many threads it is for (0: all), its instruction.
   u32 barrierId = 0, barrierCount = 0;
   const Instr *barrierInstr = nullptr;
@@ -92,6 +123,9 @@ struct alignas(64) Warp {
   u32 committed[32]; // cp.async groups per lane
   std::vector<CopyJob> jobs;
   size_t firstJob = 0;
+  // Bytes of cp.async not waited for: groups committed, the open group, sum.
+  std::vector<u32> groupBytes;
+  u32 openBytes = 0, bytesInFlight = 0;
   std::vector<u8> local, localInit;
   // Shadow of the register file: a set bit was never written. A unit whose flag
   // is 0 has an all-zero shadow.
@@ -144,16 +178,26 @@ struct Cta {
   std::vector<RaceCell> fineCells; // one per 1 << cellShift bytes
   u32 generation = 0;
   int cellShift = 0;
+  bool partialOrder = false; // shared-memory accesses are ordered by clocks too
+  std::vector<std::array<u16, 32>> readSets; // epoch per warp; 0: did not read
+  std::map<std::array<u16, 32>, u32> readSetIds;
   u32 sharedBytes = 0;
   std::vector<Warp> warps;
   std::vector<BulkJob> bulkJobs;
   std::unordered_map<u32, s64> pendingBytes; // per mbarrier
+  struct MbarrierOrder {
+    Released arriving, completed;
+  };
+  std::unordered_map<u32, MbarrierOrder> mbarrierOrder;
   struct NamedBarrier {
     u32 arrived = 0; // threads of bar.arrive
+    Released released;
   };
   std::map<u32, NamedBarrier> namedBarriers;
   Buffer *lastBuffer = nullptr;
   Counters counters;
+  std::vector<Counters> profile; // per instruction, with options.regions
+  u64 random = 0;
 
   void run();
   Buffer *findBuffer(u64 lo, u64 hi); // hi exclusive
@@ -164,10 +208,31 @@ struct Cta {
                   bool async);
   void noteAtomics(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n);
   void noteLanded(Warp &w, const u32 *a, u32 mask, u32 n);
-  void noteBulkLanded(u32 addr, u32 n);
+  void noteBulkIssued(Warp &w, const Instr &i, int lane, u32 addr, u32 n);
+  void noteBulkLanded(const BulkJob &job);
   void nextGeneration();
 
+  // Order.cpp: what happens before what inside the block.
+  bool tracksOrder() const;
+  void startOrder(Warp &w);
+  void warpBarrier(Warp &w);
+  /// `lanes` of w release what they did into `to`, and go on.
+  void release(Warp &w, u32 lanes, Released &to);
+  void acquire(Warp &w, const Released &from);
+  /// A barrier for these warps; `arrived`: released by bar.arrive.
+  void barrier(const std::vector<Warp *> &participants, const Released *arrived,
+               bool all);
+  bool ordered(const Warp &w, u16 thread, u16 epoch) const;
+  bool orderedWarp(const Warp &w, u32 warp, u16 epoch) const;
+  u32 readSet(const std::array<u16, 32> &epochs);
+
 private:
+  void orderWarps(std::vector<u32> &order);
+  void joinReaders(const Warp &w, RaceCell &x);
+  void checkWriter(Warp &w, const Instr &i, int lane, u32 addr,
+                   const RaceCell &x, const char *verb, const char *after);
+  void checkReader(Warp &w, const Instr &i, int lane, u32 addr,
+                   const RaceCell &x);
   template <class F> void updateCells(u32 offset, u32 n, F update);
   template <class F> void updateLanes(const u64 *a, u32 mask, u32 n, F update);
   bool releaseBarrier();
@@ -181,7 +246,9 @@ struct Launch {
   u32 sharedBytes = 0, dynamicSharedBytes = 0;
   std::vector<u8> params;
   std::vector<Buffer *> buffers; // sorted by address
+  const std::vector<RemovedBuffer> *removed = nullptr;
   LaunchReport report;
+  std::vector<Counters> profile; // per instruction
   std::mutex reportLock, atomicLock;
   std::atomic<u64> next{0}, steps{0}, findingCount{0};
   std::unique_ptr<GlobalRaceChecker> globalRace;
@@ -220,6 +287,10 @@ void taintFromMemory(Warp &w, const Instr &i, const Where &x, u32 n);
 u32 countSectors(const u64 *a, u32 mask, u32 n);
 void countWavefronts(Counters::Shared &c, const u64 *a, u32 mask, u32 n,
                      int lanes = 32);
+
+// Regions.cpp: counters per instruction to regions and lines.
+void fillRegions(LaunchReport &report, const Kernel &kernel,
+                 const std::vector<Counters> &profile);
 
 // AsyncCopy.cpp
 void waitCopies(Warp &w, u32 mask, u32 groupsLeft);

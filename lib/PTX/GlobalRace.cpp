@@ -7,7 +7,7 @@
 using namespace kvcache::ptx;
 
 GlobalRaceChecker::GlobalRaceChecker(Launch &launch, u64 numCtas)
-    : launch(launch), states(numCtas) {}
+    : launch(launch), published(numCtas) {}
 
 GlobalRaceChecker::Page &GlobalRaceChecker::pageOf(u64 address) {
   u64 id = address >> 12;
@@ -21,25 +21,28 @@ GlobalRaceChecker::Page &GlobalRaceChecker::pageOf(u64 address) {
   return *lastPage;
 }
 
-/// Whether what block `other` did in `epoch` happened before what `me` does.
-bool GlobalRaceChecker::ordered(u32 other, u32 epoch, u64 me) const {
-  const auto &published = states[other].published;
+/// Whether that access happened before what `w` does now.
+bool GlobalRaceChecker::ordered(const Cell &cell, const Warp &w) const {
+  const u64 other = cell.cta - 1;
+  if (other == w.cta->index)
+    return cell.warp == w.id || w.order.global[cell.warp] > cell.epoch;
+  if (published[other].empty())
+    return false;
+  const auto &list = published[other][cell.warp];
   auto it = std::upper_bound(
-      published.begin(), published.end(), epoch,
+      list.begin(), list.end(), cell.epoch,
       [](u32 value, const std::pair<u32, u64> &p) { return value < p.first; });
-  return it != published.end() && it->second <= states[me].acquired;
+  return it != list.end() && it->second <= w.order.acquired;
 }
 
 void GlobalRaceChecker::check(Warp &w, const Instr &i, int lane, u64 granule,
                               u32 mask, const Cell &cell, bool writers,
                               const char *what) {
-  u64 me = w.cta->index;
   auto conflict = [&](const Cell &c) {
-    return c.cta && c.cta != me + 1 &&
-           (c.cta == several || !ordered(c.cta - 1, c.epoch, me));
+    return c.cta && (c.cta == several || !ordered(c, w));
   };
   u64 address = granule << 4;
-  u32 other = cell.cta;
+  u32 other = cell.cta, otherWarp = cell.warp;
   if (other == expanded) {
     const ByteCells &bytes = (writers ? writerBytes : readerBytes)[granule];
     int bad = -1;
@@ -49,6 +52,7 @@ void GlobalRaceChecker::check(Warp &w, const Instr &i, int lane, u64 granule,
     if (bad < 0)
       return;
     other = bytes.bytes[bad].cta;
+    otherWarp = bytes.bytes[bad].warp;
     address += u64(bad);
   } else {
     if (!(cell.mask & mask) || !conflict(cell))
@@ -60,7 +64,10 @@ void GlobalRaceChecker::check(Warp &w, const Instr &i, int lane, u64 granule,
   if (b)
     offset = " (buffer " + name + ", offset " +
              std::to_string(address - b->address) + ")";
-  if (other != several) {
+  const bool here = other == w.cta->index + 1;
+  if (here) {
+    block = "warp " + std::to_string(otherWarp) + " of this block";
+  } else if (other != several) {
     u64 n = other - 1;
     const Dim3 &g = launch.grid;
     block = "block (" + std::to_string(n % g.x) + "," +
@@ -69,41 +76,47 @@ void GlobalRaceChecker::check(Warp &w, const Instr &i, int lane, u64 granule,
   }
   w.report(FindingKind::Race, i, lane,
            hex(address) + offset + ": " + what + " by " + block +
-               ", no fence and atomic between",
+               (here ? ", no barrier between"
+                     : ", not ordered by fence, atomic, atomic and fence"),
            address, name);
 }
 
 void GlobalRaceChecker::note(u64 granule, u32 mask, Cell &cell, bool writers,
-                             u64 me) {
-  u32 id = u32(me) + 1, epoch = states[me].epoch;
-  if (cell.cta == 0 || (cell.cta == id && cell.epoch == epoch)) {
-    cell = {id, epoch, cell.mask | mask};
+                             const Warp &w) {
+  const u32 id = u32(w.cta->index) + 1;
+  const Cell mine{id, w.globalEpoch, u16(mask), u16(w.id)};
+  auto isMine = [&](const Cell &c) {
+    return c.cta == id && c.warp == mine.warp && c.epoch == mine.epoch;
+  };
+  if (cell.cta == 0 || isMine(cell)) {
+    u16 before = cell.mask;
+    cell = mine;
+    cell.mask |= before;
     return;
   }
   auto &table = writers ? writerBytes : readerBytes;
   if (cell.cta != expanded) {
-    // A writer takes a byte over; of readers, all count.
-    if (writers && (cell.mask & ~mask) == 0) {
-      cell = {id, epoch, mask};
+    // A writer takes a byte over; of readers, all blocks count.
+    if ((writers || cell.cta == id) && (cell.mask & ~mask) == 0) {
+      cell = mine;
       return;
     }
     ByteCells &bytes = table[granule];
     for (u32 m = cell.mask; m; m &= m - 1)
-      bytes.bytes[__builtin_ctz(m)] = {cell.cta, cell.epoch, 1};
+      bytes.bytes[__builtin_ctz(m)] = {cell.cta, cell.epoch, 1, cell.warp};
     cell.cta = expanded;
   }
   ByteCells &bytes = table[granule];
   for (u32 m = mask; m; m &= m - 1) {
     Cell &c = bytes.bytes[__builtin_ctz(m)];
     bool others = !writers && c.cta && c.cta != id;
-    c = {others ? several : id, epoch, 1};
+    c = {others ? several : id, mine.epoch, 1, mine.warp};
   }
 }
 
 void GlobalRaceChecker::access(Warp &w, const Instr &i, const u64 *a, u32 mask,
                                u32 n, bool store) {
   std::lock_guard<std::mutex> guard(lock);
-  u64 me = w.cta->index;
   for (u32 m = mask; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     u64 end = a[l] + n;
@@ -118,10 +131,7 @@ void GlobalRaceChecker::access(Warp &w, const Instr &i, const u64 *a, u32 mask,
               store ? "write after write" : "read after write");
       if (store && reader.cta)
         check(w, i, l, granule, bytes, reader, false, "write after read");
-      if (store)
-        note(granule, bytes, writer, true, me);
-      else
-        note(granule, bytes, reader, false, me);
+      note(granule, bytes, store ? writer : reader, store, w);
       lo = hi;
     }
   }
@@ -130,11 +140,20 @@ void GlobalRaceChecker::access(Warp &w, const Instr &i, const u64 *a, u32 mask,
 void GlobalRaceChecker::strong(Warp &w, const Instr &i, const u64 *a, u32 mask,
                                u32 n, bool store) {
   std::lock_guard<std::mutex> guard(lock);
-  CtaState &state = states[w.cta->index];
-  if (store &&
-      (state.published.empty() || state.published.back().first < state.epoch))
-    state.published.push_back({state.epoch, ++sequence});
-  state.acquired = sequence;
+  if (store) {
+    Published &mine = published[w.cta->index];
+    mine.resize(w.order.fenced.size());
+    bool fresh = false;
+    for (size_t v = 0; v < mine.size(); ++v) {
+      u32 known = mine[v].empty() ? 0 : mine[v].back().first;
+      if (w.order.fenced[v] <= known)
+        continue;
+      mine[v].push_back({w.order.fenced[v], sequence + 1});
+      fresh = true;
+    }
+    sequence += fresh;
+  }
+  w.order.seen = sequence;
   for (u32 m = mask; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     Buffer *b = w.cta->findBuffer(a[l], a[l] + n);
@@ -151,7 +170,13 @@ void GlobalRaceChecker::strong(Warp &w, const Instr &i, const u64 *a, u32 mask,
   }
 }
 
-void GlobalRaceChecker::fence(const Cta &cta) {
-  std::lock_guard<std::mutex> guard(lock);
-  ++states[cta.index].epoch;
+void GlobalRaceChecker::releaseFence(Warp &w) {
+  Released &o = w.order;
+  for (size_t v = 0; v < o.fenced.size(); ++v)
+    o.fenced[v] = std::max(o.fenced[v], o.global[v]);
+  o.fenced[w.id] = ++w.globalEpoch;
+}
+
+void GlobalRaceChecker::acquireFence(Warp &w) {
+  w.order.acquired = w.order.seen;
 }

@@ -74,7 +74,7 @@ constexpr u16 none = 0xffff;
 struct alignas(64) Instr {
   Handler fn = nullptr;
   s64 imm = 0; // address offset / lop3 table / branch target / group count
-  u16 d[4] = {none, none, none, none};
+  u16 d[8] = {none, none, none, none, none, none, none, none};
   u16 s[10] = {none, none, none, none, none, none, none, none, none, none};
   u16 pd[2] = {none, none}; // predicate destinations
   u16 ps = none;            // predicate source
@@ -93,6 +93,7 @@ struct alignas(64) Instr {
   u8 controlMask = 0;
   bool strong = false; // volatile, relaxed, acquire, release
   bool hasMemberMask = false;
+  u8 ordering = 0; // of gpu scope or wider; 1: release, 2: acquire
   u16 flags = 0;
   u32 line = 0;
 };
@@ -134,6 +135,8 @@ struct Kernel {
   std::vector<Instr> code;
   std::vector<u8> leader; // 1: first instruction of a basic block
   std::vector<std::vector<s32>> branchTables;
+  /// (pc, name) where a region of the counters starts, ascending.
+  std::vector<std::pair<u32, std::string>> regionStarts;
   bool hasDynamicShared = false;
   u32 numPredicates = 0;
   // Result of register allocation, in units.
@@ -147,6 +150,8 @@ struct Kernel {
   std::vector<u16> liveInSlots, liveInPredicates;
   /// Smallest shared-memory access: granularity of the race checker.
   u8 minSharedAccess = 16;
+  /// Has barriers for a part of the block, or mbarriers.
+  bool partialOrder = false;
 };
 
 /// A module-scope variable. Its device address is fixed when the module is

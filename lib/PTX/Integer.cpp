@@ -196,6 +196,71 @@ template <bool Right, bool Wrap> void funnelShift(Warp &w, const Instr &i) {
   });
 }
 
+enum CarryFlags { CarryIn = 1, CarryOut = 2, Subtract = 4, High = 8 };
+
+/// add, sub, mad with the carry of the condition-code register; of sub it is
+/// the borrow.
+template <class T, bool Multiplies> void carrying(Warp &w, const Instr &i) {
+  using U = typename std::make_unsigned<T>::type;
+  auto a = in<T>(w, i.s[0]), b = in<T>(w, i.s[1]);
+  auto c = in<T>(w, i.s[Multiplies ? 2 : 1]);
+  const u32 before = i.flags & CarryIn ? w.predicates[i.ps] : 0;
+  U result[32];
+  u32 after = 0;
+  for (int l = 0; l < 32; ++l) {
+    U x = U(unbox<T>(a[l])), y = U(unbox<T>(c[l])), k = before >> l & 1;
+    if (Multiplies)
+      x = i.flags & High ? U(MulHi<T>::f(unbox<T>(a[l]), unbox<T>(b[l])))
+                         : U(x * U(unbox<T>(b[l])));
+    bool over;
+    if (i.flags & Subtract) {
+      U t = x - y;
+      result[l] = t - k;
+      over = x < y || t < k;
+    } else {
+      U t = x + y;
+      result[l] = t + k;
+      over = t < x || result[l] < k;
+    }
+    after |= u32(over) << l;
+  }
+  each<U>(w, i.d[0], [&](int l) { return result[l]; });
+  putPredicate(w, i.pd[0], after);
+}
+
+inline s32 saturated(s64 x) {
+  return x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : s32(x);
+}
+struct SatAdd {
+  static s32 f(s32 a, s32 b) { return saturated(s64(a) + b); }
+};
+struct SatSub {
+  static s32 f(s32 a, s32 b) { return saturated(s64(a) - b); }
+};
+struct SatMadHi {
+  static s32 f(s32 a, s32 b, s32 c) {
+    return saturated(s64(MulHi<s32>::f(a, b)) + c);
+  }
+};
+template <class T> struct CNot {
+  static T f(T a) { return a == 0; }
+};
+
+/// 24-bit factors; the low or the high 32 of 48 bits.
+template <class T, bool Hi> struct Mul24 {
+  static T f(T a, T b) {
+    s64 x = s64(u64(a) << 40) >> 40, y = s64(u64(b) << 40) >> 40;
+    if (!std::is_signed<T>::value) {
+      x &= 0xffffff;
+      y &= 0xffffff;
+    }
+    return T(Hi ? (x * y) >> 16 : x * y);
+  }
+};
+template <class T, bool Hi> struct Mad24 {
+  static T f(T a, T b, T c) { return T(u32(Mul24<T, Hi>::f(a, b)) + u32(c)); }
+};
+
 #ifdef __AVX2__
 typedef u8 Bytes32 __attribute__((vector_size(32)));
 typedef char Chars32 __attribute__((vector_size(32)));
@@ -298,6 +363,22 @@ template <size_t... N>
 Handler lop3Handler(int table, std::index_sequence<N...>) {
   static const Handler all[] = {lop3<int(N)>...};
   return all[table];
+}
+
+/// Two products of 16 and 8 bits: bytes 0 and 1 of b, or with flags 1 bytes 2
+/// and 3.
+template <bool SignedA, bool SignedB> void dp2a(Warp &w, const Instr &i) {
+  auto a = in<u32>(w, i.s[0]), b = in<u32>(w, i.s[1]), c = in<u32>(w, i.s[2]);
+  const int first = i.flags & 1 ? 16 : 0;
+  each<u32>(w, i.d[0], [=](int l) {
+    s32 sum = s32(c[l]);
+    for (int k = 0; k < 2; ++k) {
+      u16 x = u16(a[l] >> 16 * k);
+      u8 y = u8(b[l] >> (8 * k + first));
+      sum += (SignedA ? s32(s16(x)) : s32(x)) * (SignedB ? s32(s8(y)) : s32(y));
+    }
+    return u32(sum);
+  });
 }
 
 /// Four 8-bit products; the signs of a and b are template arguments.
@@ -504,8 +585,11 @@ bool lowerLogic(Builder &b, const Statement &s, Instr &i) {
                                : binaryFor<Xor>(t),
                   cls, TaintRule::Bitwise);
   }
-  if (op == "not" || op == "cnot")
-    return op == "not" && lowerOperands(b, s, i, units, {units}) &&
+  if (op == "cnot")
+    return lowerOperands(b, s, i, units, {units}) &&
+           choose(i, unaryFor<CNot>(t), cls, TaintRule::Whole);
+  if (op == "not")
+    return lowerOperands(b, s, i, units, {units}) &&
            choose(i,
                   t.bits == 16 ? unary<Not<u16>, u16, u16>
                   : units == 2 ? unary<Not<u64>, u64, u64>
@@ -615,6 +699,39 @@ bool lowerMultiply(Builder &b, const Statement &s, Instr &i) {
                 high ? TaintRule::Whole : TaintRule::CarryUp);
 }
 
+/// add.cc, addc, sub.cc, subc, mad.lo.cc, madc.hi and so on.
+bool lowerCarrying(Builder &b, const Statement &s, Instr &i) {
+  const std::string &op = s.op();
+  Type t = s.type();
+  const int units = t.units();
+  const bool multiplies = op == "mad" || op == "madc";
+  if (t.bits < 32 || !onlyParts(s, multiplies ? "lo hi cc" : "cc") ||
+      (multiplies && s.has("lo") == s.has("hi")))
+    return false;
+  if (!(multiplies ? lowerOperands(b, s, i, units, {units, units, units})
+                   : lowerOperands(b, s, i, units, {units, units})))
+    return false;
+  if (op == "addc" || op == "subc" || op == "madc") {
+    i.flags |= CarryIn;
+    i.ps = b.carry();
+  }
+  if (s.has("cc")) {
+    i.flags |= CarryOut;
+    i.pd[0] = b.carry();
+  }
+  if (op == "sub" || op == "subc")
+    i.flags |= Subtract;
+  if (s.has("hi"))
+    i.flags |= High;
+  bool sg = t.isSigned();
+  Handler fn =
+      multiplies
+          ? (units == 2 ? (sg ? carrying<s64, true> : carrying<u64, true>)
+                        : (sg ? carrying<s32, true> : carrying<u32, true>))
+          : (units == 2 ? carrying<u64, false> : carrying<u32, false>);
+  return choose(i, fn, InstrClass::Int, TaintRule::Whole);
+}
+
 } // namespace
 
 bool kvcache::ptx::lowerInteger(Builder &b, const Statement &s, Instr &i) {
@@ -652,8 +769,54 @@ bool kvcache::ptx::lowerInteger(Builder &b, const Statement &s, Instr &i) {
   if (lowerLogic(b, s, i))
     return true;
   const InstrClass cls = InstrClass::Int;
+  if (op == "addc" || op == "subc" || op == "madc" ||
+      (s.has("cc") && (op == "add" || op == "sub" || op == "mad")))
+    return lowerCarrying(b, s, i);
+  if (s.has("sat")) {
+    if (t.kind != 's' || t.bits != 32)
+      return false;
+    if ((op == "add" || op == "sub") && s.parts.size() == 3)
+      return lowerOperands(b, s, i, 1, {1, 1}) &&
+             choose(i, op == "add" ? binary<SatAdd, s32> : binary<SatSub, s32>,
+                    cls, TaintRule::Whole);
+    return op == "mad" && s.has("hi") && s.parts.size() == 4 &&
+           lowerOperands(b, s, i, 1, {1, 1, 1}) &&
+           choose(i, ternary<SatMadHi, s32>, cls, TaintRule::Whole);
+  }
+  if (op == "mul24" || op == "mad24") {
+    bool hi = s.has("hi"), sg = t.isSigned();
+    if (s.parts.size() != 3 || t.bits != 32 || !(hi || s.has("lo")))
+      return false;
+    if (op == "mul24")
+      return lowerOperands(b, s, i, 1, {1, 1}) &&
+             choose(i,
+                    hi ? (sg ? binary<Mul24<s32, true>, s32>
+                             : binary<Mul24<u32, true>, u32>)
+                       : (sg ? binary<Mul24<s32, false>, s32>
+                             : binary<Mul24<u32, false>, u32>),
+                    cls, TaintRule::Whole);
+    return lowerOperands(b, s, i, 1, {1, 1, 1}) &&
+           choose(i,
+                  hi ? (sg ? ternary<Mad24<s32, true>, s32>
+                           : ternary<Mad24<u32, true>, u32>)
+                     : (sg ? ternary<Mad24<s32, false>, s32>
+                           : ternary<Mad24<u32, false>, u32>),
+                  cls, TaintRule::Whole);
+  }
   if (op == "mul" || op == "mad")
     return lowerMultiply(b, s, i);
+  if (op == "dp2a") {
+    if (s.parts.size() != 4 || s.has("lo") == s.has("hi"))
+      return false;
+    bool signedA = parseType(s.parts[2]).isSigned();
+    i.flags = s.has("hi");
+    return lowerOperands(b, s, i, 1, {1, 1, 1}) &&
+           choose(i,
+                  signedA
+                      ? (t.isSigned() ? dp2a<true, true> : dp2a<true, false>)
+                      : (t.isSigned() ? dp2a<false, true> : dp2a<false, false>),
+                  cls, TaintRule::Whole);
+  }
   if (op == "dp4a") {
     bool signedA = parseType(s.parts[1]).isSigned();
     bool signedB = t.isSigned();

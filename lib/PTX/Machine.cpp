@@ -13,8 +13,9 @@ using namespace kvcache::ptx;
 
 const char *kvcache::ptx::findingKindName(FindingKind kind) {
   static const char *const names[] = {
-      "out-of-bounds", "misaligned", "uninitialised",   "race", "async-race",
-      "sync",          "deadlock",   "read-only-write", "limit"};
+      "out-of-bounds", "misaligned",    "uninitialised", "race",
+      "async-race",    "sync",          "deadlock",      "read-only-write",
+      "limit",         "use-after-free"};
   return names[size_t(kind)];
 }
 
@@ -55,6 +56,12 @@ void Counters::add(const Counters &o) {
   addGlobal(globalStore, o.globalStore);
   addGlobal(asyncCopy, o.asyncCopy);
   atomicRequests += o.atomicRequests;
+  ctaBarriers += o.ctaBarriers;
+  warpBarriers += o.warpBarriers;
+  divergentBranches += o.divergentBranches;
+  inFlight.peak = std::max(inFlight.peak, o.inFlight.peak);
+  inFlight.atWait += o.inFlight.atWait;
+  inFlight.waits += o.inFlight.waits;
   auto addShared = [](Shared &a, const Shared &b) {
     a.wavefronts += b.wavefronts;
     a.ideal += b.ideal;
@@ -99,6 +106,13 @@ struct Machine::Impl {
   std::map<u64, std::unique_ptr<Buffer>> buffers; // by address
   std::map<u64, std::unique_ptr<Buffer>> variables;
   u64 nextAddress = bufferStart;
+  std::vector<RemovedBuffer> removed; // the latest ones
+
+  void remember(const Buffer &b) {
+    if (removed.size() == 256)
+      removed.erase(removed.begin());
+    removed.push_back({b.address, b.size, b.name});
+  }
 
   Buffer *find(u64 lo, u64 size) const {
     for (const auto *all : {&buffers, &variables}) {
@@ -158,12 +172,19 @@ uint64_t Machine::addBuffer(void *host, uint64_t size,
 }
 
 Error Machine::removeBuffer(uint64_t address) {
-  if (!impl->buffers.erase(address))
+  auto it = impl->buffers.find(address);
+  if (it == impl->buffers.end())
     return makeError("no buffer starts at device address " + hex(address));
+  impl->remember(*it->second);
+  impl->buffers.erase(it);
   return Error::success();
 }
 
-void Machine::clearBuffers() { impl->buffers.clear(); }
+void Machine::clearBuffers() {
+  for (auto &[address, buffer] : impl->buffers)
+    impl->remember(*buffer);
+  impl->buffers.clear();
+}
 
 static Error notInside(uint64_t address, uint64_t size) {
   return makeError("the " + std::to_string(size) + " bytes at device address " +
@@ -286,6 +307,7 @@ Expected<LaunchReport> Machine::launch(const Module &module,
     for (auto &[address, buffer] : *all)
       if (buffer)
         l.buffers.push_back(buffer.get());
+  l.removed = &impl->removed;
   l.run();
   return std::move(l.report);
 }

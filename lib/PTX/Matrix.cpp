@@ -250,11 +250,11 @@ float elementValue(Element e, u32 bits) {
 
 /// Any element type. A register holds 4 / bytes neighbours along k; register
 /// r of A: row g + 8 (r & 1), k block r / 2 of 16 bytes; of B: k block r.
-/// flags: A element | B element << 4 | f16 accumulator << 8; width: registers
-/// of A.
+/// flags: A element | B element << 4 | f16 accumulator << 8 | saturate << 9;
+/// width: registers of A.
 void mmaGeneral(Warp &w, const Instr &i) {
   Element ea = Element(i.flags & 15), eb = Element(i.flags >> 4 & 15);
-  const bool halfAccumulator = i.flags >> 8 & 1;
+  const bool halfAccumulator = i.flags >> 8 & 1, saturate = i.flags >> 9 & 1;
   const bool integer = ea == Element::S8 || ea == Element::U8;
   const int numA = i.width, numB = numA / 2;
   const int bytes = elementBytes(ea), perRegister = 4 / bytes;
@@ -293,8 +293,15 @@ void mmaGeneral(Warp &w, const Instr &i) {
       int row = l / 4 + 8 * (n >> 1), column = 2 * (l & 3) + (n & 1);
       if (integer) {
         u32 sum = w.r<u32>(i.s[base + n])[l];
-        for (int q = 0; q < k; ++q)
+        s64 exact = s32(sum);
+        for (int q = 0; q < k; ++q) {
           sum += u32(ia[row][q] * ib[q][column]);
+          exact += ia[row][q] * ib[q][column];
+        }
+        if (saturate)
+          sum = u32(exact > INT32_MAX   ? INT32_MAX
+                    : exact < INT32_MIN ? INT32_MIN
+                                        : s32(exact));
         d[n][l] = sum;
         continue;
       }
@@ -337,13 +344,14 @@ bool elementOf(const std::string &name, Element &e) {
 bool lowerMma(Builder &b, const Statement &s, Instr &i) {
   const std::vector<Operand> &o = s.operands;
   if (o.size() != 4 || s.parts.size() < 5 || !s.has("row") || !s.has("col") ||
-      s.has("sp") || s.has("satfinite") || s.has("block_scale"))
+      s.has("sp") || s.has("block_scale"))
     return false;
   std::vector<std::string> types;
   for (size_t n = 1; n < s.parts.size(); ++n)
     if (!s.parts[n].empty() && s.parts[n] != "sync" &&
         s.parts[n] != "aligned" && s.parts[n] != "row" && s.parts[n] != "col" &&
-        s.parts[n][0] != 'm' && s.parts[n] != "kind::f8f6f4")
+        s.parts[n][0] != 'm' && s.parts[n] != "kind::f8f6f4" &&
+        s.parts[n] != "satfinite")
       types.push_back(s.parts[n]);
   Element ea, eb;
   if (types.size() != 4 || !elementOf(types[1], ea) ||
@@ -351,6 +359,8 @@ bool lowerMma(Builder &b, const Statement &s, Instr &i) {
     return false;
   bool integer = ea == Element::S8 || ea == Element::U8;
   bool half = types[0] == "f16";
+  if (s.has("satfinite") && !integer)
+    return false;
   if (integer ? types[0] != "s32" : types[0] != "f32" && !half)
     return false;
   if (elementBytes(ea) != elementBytes(eb) ||
@@ -390,7 +400,8 @@ bool lowerMma(Builder &b, const Statement &s, Instr &i) {
   i.nd = u8(numC);
   i.control = Control::Sync;
   i.width = u8(numA);
-  i.flags = u16(int(ea) | int(eb) << 4 | int(half) << 8);
+  i.flags = u16(int(ea) | int(eb) << 4 | int(half) << 8 |
+                int(s.has("satfinite")) << 9);
   Handler fn = mmaGeneral;
 #ifdef __AVX2__
   if (!half && ea == eb && ea == Element::Half)

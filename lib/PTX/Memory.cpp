@@ -82,6 +82,15 @@ static const char *verb(Access access) {
 
 static void reportOutside(Warp &w, const Instr &i, int lane, u64 address, u32 n,
                           Access access) {
+  for (const RemovedBuffer &b : *w.launch->removed)
+    if (address >= b.address && address < b.address + b.size) {
+      w.report(FindingKind::UseAfterFree, i, lane,
+               std::string(verb(access)) + " of " + std::to_string(n) +
+                   " bytes at offset " + std::to_string(address - b.address) +
+                   " of buffer " + b.name + ", which was removed",
+               address, b.name);
+      return;
+    }
   std::string near, name;
   for (const Buffer *b : w.launch->buffers)
     if (address + (1 << 19) >= b->address &&
@@ -502,14 +511,22 @@ static void store(Warp &w, const Instr &i) {
 }
 
 static void fence(Warp &w, const Instr &) {
-  if (w.launch->globalRace)
-    w.launch->globalRace->fence(*w.cta);
+  if (!w.launch->globalRace)
+    return;
+  GlobalRaceChecker::releaseFence(w);
+  GlobalRaceChecker::acquireFence(w);
 }
 static void nothing(Warp &, const Instr &) {}
 
 static void releaseStore(Warp &w, const Instr &i) {
-  fence(w, i);
+  if (w.launch->globalRace)
+    GlobalRaceChecker::releaseFence(w);
   store(w, i);
+}
+static void acquireLoad(Warp &w, const Instr &i) {
+  load(w, i);
+  if (w.launch->globalRace)
+    GlobalRaceChecker::acquireFence(w);
 }
 
 //===----------------------------------------------------------------------===//
@@ -576,8 +593,10 @@ bool kvcache::ptx::lowerMemory(Builder &b, const Statement &s, Instr &i) {
     const Operand &value = stores ? o[1] : o[0];
     i.width = u8(std::max(1, t.bits / 8));
     i.signExtend = t.kind == 's';
-    i.vec = s.has("v4") ? 4 : s.has("v2") ? 2 : 1;
-    if (s.has("v8"))
+    i.vec = s.has("v8") ? 8 : s.has("v4") ? 4 : s.has("v2") ? 2 : 1;
+    // 256 bits: global memory only.
+    if (i.width * i.vec > 16 &&
+        (i.width * i.vec > 32 || i.space != Space::Global || i.strong))
       return false;
     lowerAddress(b, address, i, 0);
     i.ns = 1;
@@ -594,7 +613,9 @@ bool kvcache::ptx::lowerMemory(Builder &b, const Statement &s, Instr &i) {
         i.d[e] = b.destination(values[size_t(e)], t.units());
         ++i.nd;
       }
-    i.fn = stores ? (s.has("release") ? releaseStore : store) : load;
+    bool wide = !s.has("cta");
+    i.fn = stores ? (wide && s.has("release") ? releaseStore : store)
+                  : (wide && s.has("acquire") ? acquireLoad : load);
     switch (i.space) {
     case Space::Shared:
       i.cls = stores ? InstrClass::StoreShared : InstrClass::LoadShared;

@@ -181,6 +181,7 @@ private:
   SymbolTable paramSymbols;
   u32 currentLine = 0;
 
+  void startRegion(const std::string &name);
   int lookup(const std::string &name) const;
   int newRegisters(const std::string &type, int n);
   void declareRegisters();
@@ -422,6 +423,15 @@ Symbol KernelParser::symbol(const std::string &name) {
       return it->second;
   }
   throw SyntaxError("unknown name '" + name + "'");
+}
+
+/// Of several labels at one place, the last one names the region.
+void KernelParser::startRegion(const std::string &name) {
+  auto &all = kernel.regionStarts;
+  if (!all.empty() && all.back().first == kernel.code.size())
+    all.back().second = name;
+  else
+    all.push_back({u32(kernel.code.size()), name});
 }
 
 int KernelParser::lookup(const std::string &name) const {
@@ -736,12 +746,23 @@ void KernelParser::instruction(const std::string &op, int guard, bool negated,
                                u32 line) {
   currentLine = line;
   if (op == "call" || op.rfind("call.", 0) == 0) {
-    if (guard >= 0) {
-      refuse(op + " under a predicate", line);
-      c.skipTo(";");
+    if (guard < 0) {
+      call(op, line);
       return;
     }
+    // The lanes that do not call branch around the body.
+    Operand skip;
+    skip.name = "$skip" + std::to_string(kernel.code.size());
+    Instr around;
+    around.line = line;
+    around.guard = u16(guard);
+    around.guardNeg = !negated;
+    around.control = Control::Branch;
+    around.cls = InstrClass::Branch;
+    branchTo(skip, line);
+    kernel.code.push_back(around);
     call(op, line);
+    labels[{scopes.back().id, skip.name}] = int(kernel.code.size());
     return;
   }
   Statement s;
@@ -863,6 +884,8 @@ void KernelParser::inlineFunction(const std::string &name, const Function &f,
   callerScopes.swap(scopes);
   scopes.push_back(scope);
   callStack.push_back(name);
+  const std::string caller = kernel.regionStarts.back().second;
+  startRegion(name);
   size_t resume = c.pos;
   c.pos = f.body;
   c.expect("{");
@@ -878,6 +901,7 @@ void KernelParser::inlineFunction(const std::string &name, const Function &f,
   nothing.cls = InstrClass::Other;
   nothing.taint = TaintRule::Own;
   nothing.fn = [](Warp &, const Instr &) {};
+  startRegion(caller + " after " + name);
   kernel.code.push_back(nothing);
 }
 
@@ -942,6 +966,7 @@ void KernelParser::statement() {
       c.skipTo(";");
     } else {
       labels[{scopes.back().id, word}] = int(kernel.code.size());
+      startRegion(callStack.empty() ? word : callStack.back() + ":" + word);
     }
   } else {
     instruction(word, -1, false, line);
@@ -953,6 +978,7 @@ void KernelParser::body() {
   scopes.push_back({});
   scopes.back().id = scopeCount++;
   collectShared();
+  startRegion("entry");
   try {
     block(0);
     finish();

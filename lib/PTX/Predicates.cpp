@@ -315,6 +315,9 @@ bool lowerBarrier(Builder &b, const Statement &s, Instr &i) {
     return false;
   i.control = Control::CtaBarrier;
   i.fn = ctaBarrier;
+  // A thread count, or a barrier number that is not fixed: maybe a part only.
+  if (o.size() > (s.has("red") ? 3 : 1) || s.has("arrive"))
+    b.kernel.partialOrder = true;
   if (s.has("sync") || s.has("arrive")) {
     if (o.empty() || o.size() > 2)
       return false;

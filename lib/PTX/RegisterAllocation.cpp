@@ -64,7 +64,7 @@ void propagate(Kernel &k, const std::vector<VirtualRegister> &regs) {
       i.taint = TaintRule::Own;
       i.ns = i.nd = 0;
       std::fill(i.s, i.s + 10, none);
-      std::fill(i.d, i.d + 4, none);
+      std::fill(i.d, i.d + 8, none);
     } else if (i.nd > 1) {
       for (u16 &d : i.d)
         if (d < count && !used[d])

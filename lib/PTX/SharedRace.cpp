@@ -1,8 +1,10 @@
 //===- SharedRace.cpp - Races in shared memory ----------------------------===//
 //
-// Only CTA barriers order warps, and only bar.warp.sync over all live lanes
-// orders the lanes of a warp; shfl, vote and mma do not. A cp.async is in
-// flight until the lane that issued it waits; other lanes then need a barrier.
+// Barriers and mbarriers order warps (Order.cpp), and only bar.warp.sync over
+// all live lanes, or a barrier, orders the lanes of a warp; shfl, vote and mma
+// do not. A cp.async is in flight until the lane that issued it waits; other
+// lanes then need a barrier. A bulk copy is in flight until a wait for its
+// mbarrier succeeds; other warps then need to wait as well, or a barrier.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,6 +19,8 @@ namespace {
 std::string thread(u16 t) {
   if (t == severalWarps)
     return "several warps";
+  if (t >= bulkWriter)
+    return "a bulk copy of warp " + std::to_string(t - bulkWriter);
   return "warp " + std::to_string((t - 1) >> 5) + " lane " +
          std::to_string((t - 1) & 31);
 }
@@ -31,50 +35,78 @@ bool sameWarp(u16 t, const Warp &w) {
   return t != severalWarps && u32(t - 1) >> 5 == w.id;
 }
 
+} // namespace
+
 /// Reports when `w` may not touch what `x.writer` wrote.
-void checkWriter(Warp &w, const Instr &i, int lane, u32 addr, const RaceCell &x,
-                 const char *verb, const char *after) {
+void Cta::checkWriter(Warp &w, const Instr &i, int lane, u32 addr,
+                      const RaceCell &x, const char *verb, const char *after) {
   if (x.writeEpoch == pendingCopy) {
+    bool bulk = x.writer >= bulkWriter;
     w.report(FindingKind::AsyncRace, i, lane,
-             at(addr) + verb + " a byte whose cp.async (issued by " +
-                 thread(x.writer) + ") has not been waited for",
+             at(addr) + verb +
+                 (bulk ? " a byte of a bulk copy ("
+                       : " a byte whose cp.async (issued by ") +
+                 thread(x.writer) +
+                 (bulk ? ") whose mbarrier has not been waited for"
+                       : ") has not been waited for"),
              addr, "shared");
     return;
   }
   if (x.writer == threadOf(w, lane))
     return;
-  if (!sameWarp(x.writer, w))
-    w.report(FindingKind::Race, i, lane,
-             at(addr) + after + " by " + thread(x.writer) +
-                 ", no CTA barrier between",
-             addr, "shared");
-  else if (x.writeEpoch == w.epoch)
+  if (!sameWarp(x.writer, w)) {
+    if (!ordered(w, x.writer, x.writeEpoch))
+      w.report(FindingKind::Race, i, lane,
+               at(addr) + after + " by " + thread(x.writer) +
+                   ", no CTA barrier between",
+               addr, "shared");
+  } else if (x.writeEpoch >= w.syncEpoch) {
     w.report(FindingKind::Race, i, lane,
              at(addr) + after + " by " + thread(x.writer) +
                  ", no warp barrier between",
              addr, "shared");
+  }
 }
 
-void checkReader(Warp &w, const Instr &i, int lane, u32 addr,
-                 const RaceCell &x) {
+/// Reports when `w` may not overwrite what `x.reader` read.
+void Cta::checkReader(Warp &w, const Instr &i, int lane, u32 addr,
+                      const RaceCell &x) {
   if (!x.reader || x.reader == threadOf(w, lane) || x.reader == atomicCell)
     return;
-  bool same = x.reader != readByAll &&
-              (x.reader & readByWarp ? u32(x.reader & 0x7fff) == w.id
-                                     : sameWarp(x.reader, w));
-  if (!same)
+  bool otherWarp = false, otherLane = false;
+  if (x.reader == readByAll) {
+    otherWarp = !partialOrder;
+    if (partialOrder) {
+      const std::array<u16, 32> &set =
+          readSets[x.readEpoch | u32(x.plainEpoch) << 16];
+      for (u32 v = 0; v < warps.size(); ++v)
+        if (v == w.id)
+          otherLane |= set[v] >= w.syncEpoch;
+        else
+          otherWarp |= set[v] && !orderedWarp(w, v, set[v]);
+    }
+  } else if (x.reader & readByWarp) {
+    u32 v = x.reader & 0x7fff;
+    if (v == w.id)
+      otherLane = x.readEpoch >= w.syncEpoch;
+    else
+      otherWarp = !orderedWarp(w, v, x.readEpoch);
+  } else if (sameWarp(x.reader, w)) {
+    otherLane = x.readEpoch >= w.syncEpoch;
+  } else {
+    otherWarp = !ordered(w, x.reader, x.readEpoch);
+  }
+  if (otherWarp)
     w.report(FindingKind::Race, i, lane,
              at(addr) +
                  "write after read by another warp, no CTA barrier between",
              addr, "shared");
-  else if (x.readEpoch == w.epoch)
+  else if (otherLane)
     w.report(FindingKind::Race, i, lane,
              at(addr) +
                  "write after read by another lane, no warp barrier between",
              addr, "shared");
 }
-
-} // namespace
 
 static bool same(const RaceCell &a, const RaceCell &b) {
   return memcmp(&a, &b, sizeof(RaceCell)) == 0;
@@ -130,27 +162,47 @@ void Cta::updateLanes(const u64 *a, u32 mask, u32 n, F update) {
   }
 }
 
+/// Another warp has read the cell already.
+__attribute__((noinline)) void Cta::joinReaders(const Warp &w, RaceCell &x) {
+  if (!partialOrder) {
+    x.reader = readByAll;
+    return;
+  }
+  std::array<u16, 32> set{};
+  if (x.reader == readByAll)
+    set = readSets[x.readEpoch | u32(x.plainEpoch) << 16];
+  else
+    set[x.reader & readByWarp ? x.reader & 0x7fff : (x.reader - 1) >> 5] =
+        x.readEpoch;
+  set[w.id] = w.epoch;
+  u32 id = readSet(set);
+  x.reader = readByAll;
+  x.readEpoch = u16(id);
+  x.plainEpoch = u16(id >> 16);
+}
+
 void Cta::noteReads(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
-  const u32 now = generation;
-  const u16 epoch = w.epoch, byWarp = u16(readByWarp | w.id);
+  const u32 now = generation, warp = w.id;
+  const u16 epoch = w.epoch, syncEpoch = w.syncEpoch;
+  const u16 first = u16(warp * 32 + 1), byWarp = u16(readByWarp | warp);
   updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
-    const u16 me = threadOf(w, lane);
+    const u16 me = u16(first + lane);
     if (x.generation != now)
       return {now, 0, 0, me, epoch, 0, 0};
-    if (x.writer &&
-        (x.writeEpoch == pendingCopy ||
-         (x.writer != me && (!sameWarp(x.writer, w) || x.writeEpoch == epoch))))
+    if (x.writer && x.writer != me &&
+        (u32(x.writer - 1) >> 5 != warp || x.writeEpoch >= syncEpoch))
+      checkWriter(w, i, lane, addr, x, "reads", "read after write");
+    else if (x.writeEpoch == pendingCopy)
       checkWriter(w, i, lane, addr, x, "reads", "read after write");
     if (x.reader == 0 || x.reader == me) {
       x.reader = me;
       x.readEpoch = epoch;
-    } else if (x.reader == readByAll || x.reader == atomicCell) {
-    } else if (x.reader == byWarp ||
-               (!(x.reader & readByWarp) && sameWarp(x.reader, w))) {
-      x.reader = x.readEpoch == epoch ? byWarp : me;
+    } else if (x.reader == byWarp || u32(x.reader - 1) >> 5 == warp) {
+      x.reader = x.readEpoch >= syncEpoch ? byWarp : me;
       x.readEpoch = epoch;
-    } else {
-      x.reader = readByAll;
+    } else if (x.reader != atomicCell &&
+               (x.reader != readByAll || partialOrder)) {
+      joinReaders(w, x);
     }
     return x;
   });
@@ -158,15 +210,20 @@ void Cta::noteReads(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
 
 void Cta::noteWrites(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
                      bool async) {
-  const u32 now = generation;
-  const u16 epoch = async ? pendingCopy : w.epoch;
+  const u32 now = generation, warp = w.id;
+  const u16 epoch = async ? pendingCopy : w.epoch, syncEpoch = w.syncEpoch;
+  const u16 first = u16(warp * 32 + 1), byWarp = u16(readByWarp | warp);
   updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
     if (x.generation == now) {
-      if (x.writer)
+      // What this warp did before its last barrier is no conflict.
+      if (x.writer &&
+          (u32(x.writer - 1) >> 5 != warp || x.writeEpoch >= syncEpoch))
         checkWriter(w, i, lane, addr, x, "writes", "write after write");
-      checkReader(w, i, lane, addr, x);
+      bool own = x.reader == byWarp || u32(x.reader - 1) >> 5 == warp;
+      if (x.reader && (!own || x.readEpoch >= syncEpoch))
+        checkReader(w, i, lane, addr, x);
     }
-    return {now, threadOf(w, lane), epoch, 0, 0, 0, 0};
+    return {now, u16(first + lane), epoch, 0, 0, 0, 0};
   });
 }
 
@@ -206,31 +263,63 @@ void Cta::noteLanded(Warp &w, const u32 *a, u32 mask, u32 n) {
   });
 }
 
-/// An mbarrier orders a bulk copy for all threads that wait for it.
-void Cta::noteBulkLanded(u32 addr, u32 n) {
-  updateCells(addr - sharedStart, n, [&](RaceCell x) {
-    if (x.generation == generation)
-      x.writer = 0;
-    return x;
+void Cta::noteBulkIssued(Warp &w, const Instr &i, int lane, u32 addr, u32 n) {
+  const u16 writer = u16(bulkWriter + w.id);
+  updateCells(addr - sharedStart, n, [&](const RaceCell &x) -> RaceCell {
+    if (x.generation == generation) {
+      if (x.writer)
+        checkWriter(w, i, lane, addr, x, "overwrites", "write after write");
+      checkReader(w, i, lane, addr, x);
+    }
+    return {generation, writer, pendingCopy, 0, 0, 0, 0};
   });
 }
 
-/// A CTA barrier orders everything but copies in flight.
+/// A wait for its mbarrier has succeeded: the copy is a write that the mbarrier
+/// has released.
+void Cta::noteBulkLanded(const BulkJob &job) {
+  Warp &w = warps[job.warp];
+  if (++w.bulkEpoch >= 0xfff0)
+    nextGeneration();
+  const u16 writer = u16(bulkWriter + job.warp), epoch = w.bulkEpoch;
+  updateCells(job.destination - sharedStart, job.bytes, [&](RaceCell x) {
+    if (x.generation == generation && x.writer == writer)
+      x.writeEpoch = epoch;
+    return x;
+  });
+  if (!partialOrder)
+    return;
+  Released &completed = mbarrierOrder[job.barrier].completed;
+  completed.shared.resize(warps.size() * 33, 0);
+  completed.shared[warps.size() * 32 + job.warp] = u16(epoch + 1);
+}
+
+/// Everything so far is ordered, but for copies in flight.
 void Cta::nextGeneration() {
   u32 old = generation++;
   auto keepPending = [&](u32 addr, u32 n) {
     updateCells(addr - sharedStart, n, [&](RaceCell x) {
-      if (x.generation == old && x.writeEpoch == pendingCopy)
+      if (x.generation == old && x.writeEpoch == pendingCopy) {
         x.generation = generation;
+        x.reader = 0;
+      }
       return x;
     });
   };
   for (Warp &w : warps) {
-    w.epoch = u16((w.epoch + 1) % 0xfff0);
+    w.epoch = w.syncEpoch = w.bulkEpoch = 1;
+    std::fill(w.order.shared.begin(), w.order.shared.end(), 0);
     for (const CopyJob &job : w.jobs)
       for (u32 m = job.mask; m; m &= m - 1)
         keepPending(job.destination[__builtin_ctz(m)], job.bytes);
   }
   for (const BulkJob &job : bulkJobs)
     keepPending(job.destination, job.bytes);
+  for (auto &[address, order] : mbarrierOrder)
+    for (Released *r : {&order.arriving, &order.completed})
+      std::fill(r->shared.begin(), r->shared.end(), 0);
+  for (auto &[id, named] : namedBarriers)
+    std::fill(named.released.shared.begin(), named.released.shared.end(), 0);
+  readSets.clear();
+  readSetIds.clear();
 }

@@ -77,10 +77,18 @@ struct Builder {
   Kernel &kernel;
   std::vector<VirtualRegister> registers;
   std::map<std::pair<u64, int>, u16> constantIds;
+  u16 carryFlag = none;
 
   explicit Builder(Kernel &k) : kernel(k) {}
   virtual ~Builder() = default;
   virtual Symbol symbol(const std::string &name) = 0;
+
+  /// The condition-code register's carry, a predicate.
+  u16 carry() {
+    if (carryFlag == none)
+      carryFlag = u16(kernel.numPredicates++);
+    return carryFlag;
+  }
 
   u16 constant(u64 bits, int units);
   u16 source(const Operand &o, int units);

@@ -13,9 +13,6 @@
 
 using namespace kvcache::ptx;
 
-/// Epochs stay below pendingCopy.
-static u16 nextEpoch(u16 epoch) { return u16((epoch + 1) % 0xfff0); }
-
 void Warp::report(FindingKind kind, const Instr &i, int lane,
                   const std::string &message, u64 address,
                   const std::string &buffer) {
@@ -82,17 +79,20 @@ void Warp::setup(Cta &owner, u32 warp, u32 threads) {
   cta = &owner;
   launch = owner.launch;
   counters = &owner.counters;
+  profile = owner.profile.empty() ? nullptr : owner.profile.data();
   id = warp;
   state = Ready;
   yield = forced = quiet = false;
-  steps = 0;
+  steps = stepsSinceYield = 0;
   pc = 0;
   nextMerge = INT32_MAX;
   others.clear();
-  alive = active = threads == 32 ? ~0u : (1u << threads) - 1;
-  epoch = 0;
+  this->threads = alive = active = threads == 32 ? ~0u : (1u << threads) - 1;
+  cta->startOrder(*this);
   jobs.clear();
   firstJob = 0;
+  groupBytes.clear();
+  openBytes = bytesInFlight = 0;
   std::fill(committed, committed + 32, 0);
   memset(registers, 0xcd, size_t(k.registerUnits) * 128);
   std::fill(localInit.begin(), localInit.end(), 0);
@@ -226,6 +226,8 @@ void Warp::branch(s32 target, u32 taken, u32 rest) {
     others.push_back({target, taken, false});
     others.push_back({pc + 1, rest, false});
     active = 0;
+    if (launch->options.counters)
+      ++counters->divergentBranches;
     schedule();
     return;
   }
@@ -237,6 +239,12 @@ void Warp::branchTable(const Instr &i, u32 mask) {
   const std::vector<s32> &table = kernel->branchTables[size_t(i.imm)];
   const u32 *index = r<u32>(i.s[0]);
   checkUse(i, i.s[0], mask, "branch index");
+  if (launch->options.counters) {
+    bool uniform = active == mask;
+    for (u32 m = mask; m; m &= m - 1)
+      uniform &= index[__builtin_ctz(m)] == index[__builtin_ctz(mask)];
+    counters->divergentBranches += !uniform && mask;
+  }
   for (u32 m = mask; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     u32 n = index[l];
@@ -271,7 +279,7 @@ void Warp::checkGuard(const Instr &i, u32 mask) {
 void Warp::run() {
   const Instr *code = kernel->code.data();
   const LaunchOptions &options = launch->options;
-  const u64 limit = options.quantum ? options.quantum : ~0ull;
+  const u64 limit = turn ? turn : ~0ull;
   const u64 maximum = options.maxInstructions ? options.maxInstructions : ~0ull;
   const bool count = options.counters;
   u64 n = 0;
@@ -301,6 +309,8 @@ void Warp::run() {
     lanes = mask;
     ++n;
     if (count) {
+      if (profile)
+        counters = profile + pc;
       ++counters->byClass[size_t(i.cls)];
       counters->activeLanes += u64(__builtin_popcount(mask));
     }
@@ -332,8 +342,10 @@ void Warp::run() {
         continue;
       }
       if (i.control == Control::WarpBarrier) {
+        if (count)
+          ++counters->warpBarriers;
         if ((mask | ~alive) == ~0u)
-          epoch = nextEpoch(epoch);
+          cta->warpBarrier(*this);
       } else if (mask) {
         lanes = mask;
         if (taintLive)
@@ -375,12 +387,15 @@ void Warp::run() {
         continue;
       }
       forced = false;
+      if (count)
+        ++counters->ctaBarriers;
       i.fn(*this, i); // barrier number and thread count
       ++pc;
       barrierInstr = &i;
       barrierLanes = mask;
       if (i.flags & 1) { // bar.arrive does not wait
         cta->namedBarriers[barrierId].arrived += 32;
+        cta->release(*this, mask, cta->namedBarriers[barrierId].released);
         break;
       }
       state = AtBarrier;
@@ -391,6 +406,7 @@ void Warp::run() {
       ++pc;
       if (yield) {
         yield = false;
+        stepsSinceYield = 0;
         steps += n;
         return;
       }
@@ -412,6 +428,7 @@ void Warp::run() {
     }
     if (n >= limit) {
       steps += n;
+      stepsSinceYield += n;
       return;
     }
   }

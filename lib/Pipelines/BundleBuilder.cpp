@@ -34,10 +34,14 @@ FailureOr<bundle::ElementType> elementType(Operation *op, Type type) {
   return op->emitError() << "a bundle cannot hold buffers of " << type;
 }
 
-bundle::Scale makeScale(ScaleBufferOp buffer) {
+bundle::ManifestScale makeScale(ScaleBufferOp buffer) {
   ScaleAttr attr = buffer.getScale();
-  bundle::Scale scale;
-  scale.value = bundle::ScalarF32::of(attr.getValue());
+  bundle::ManifestScale scale;
+  ArrayRef<float> values = attr.getValues().asArrayRef();
+  scale.value = bundle::ScalarF32::of(*llvm::max_element(values));
+  if (values.size() > 1)
+    for (float value : values)
+      scale.perHead.push_back(bundle::ScalarF32::of(value));
   scale.provenance =
       *bundle::parseProvenance(stringifyProvenance(attr.getProvenance()).str());
   scale.key = attr.getKey().str();
@@ -64,8 +68,13 @@ private:
   void addOptions();
   LogicalResult addCapacities();
   LogicalResult addProgram(ProgramOp program);
+  bundle::Layer *findLayer(StringRef cache, bool isWrite,
+                           function_ref<bool(const std::string &)> works);
   LogicalResult addLayer(ProgramOp program, CacheOpInterface op);
+  LogicalResult checkLayers();
   LogicalResult addBuffer(ProgramOp program, unsigned index);
+  LogicalResult mergeBuffer(ProgramOp program, StringRef name, BufferRole role,
+                            MemRefType type);
   LogicalResult addHost(ProgramOp program, bundle::Program &entry);
   LogicalResult addTarget(StringRef chip);
   LogicalResult addLaunches(ModuleOp selected, bundle::Target &target);
@@ -108,17 +117,43 @@ LogicalResult BundleBuilder::addCapacities() {
   return success();
 }
 
+/// The entry whose write or attention works on the buffers that `works`
+/// accepts. A cache has as many entries as there are attentions over it.
+bundle::Layer *
+BundleBuilder::findLayer(StringRef cache, bool isWrite,
+                         function_ref<bool(const std::string &)> works) {
+  for (bundle::Layer &layer : manifest().layers) {
+    const bundle::LayerBuffers &names = layer.buffers;
+    if (layer.cache == cache && works(isWrite ? names.key : names.query) &&
+        works(isWrite ? names.value : names.output))
+      return &layer;
+  }
+  return nullptr;
+}
+
 LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   CacheOp cache = getCacheDeclaration(op.getCacheHandle());
   auto view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
   CacheType type = cache.getCacheType();
-  std::string id = cache.getSymName().str();
-  auto found =
-      llvm::find_if(manifest().layers,
-                    [&](const bundle::Layer &layer) { return layer.id == id; });
-  if (found == manifest().layers.end()) {
+  StringRef symbol = cache.getSymName();
+  llvm::StringSet<> operands;
+  for (Value operand : op->getOperands())
+    if (auto argument = dyn_cast<BlockArgument>(operand))
+      operands.insert(program.getBufferName(argument.getArgNumber()));
+  bool isWrite = isa<WriteOp>(op.getOperation());
+  bundle::Layer *found =
+      findLayer(symbol, isWrite, [&](const std::string &name) {
+        return operands.contains(name);
+      });
+  // Else one that has a write and waits for its attention, or the reverse.
+  if (!found)
+    found = findLayer(symbol, isWrite,
+                      [](const std::string &name) { return name.empty(); });
+  if (!found) {
     bundle::Layer layer;
-    layer.id = layer.cache = id;
+    layer.id = layer.cache = symbol.str();
+    for (unsigned i = 1; manifest().findLayer(layer.id); ++i)
+      layer.id = (symbol + "." + Twine(i)).str();
     layer.name = cache.getLayer().str();
     FailureOr<bundle::ElementType> element =
         elementType(cache, type.getElementType());
@@ -132,7 +167,7 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     layer.kScale = makeScale(cache.getKScaleOp());
     layer.vScale = makeScale(cache.getVScaleOp());
     manifest().layers.push_back(std::move(layer));
-    found = std::prev(manifest().layers.end());
+    found = &manifest().layers.back();
   }
   bundle::Layer &layer = *found;
   auto name = [&](Value value) {
@@ -169,12 +204,27 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   return success();
 }
 
+/// A layer's entry says how its cache is read, also where that decides nothing.
+LogicalResult BundleBuilder::checkLayers() {
+  for (const bundle::Layer &layer : manifest().layers) {
+    if (!layer.buffers.query.empty())
+      continue;
+    CacheOp cache = module.lookupSymbol<CacheOp>(layer.cache);
+    return cache.emitError()
+           << "layer \"" << layer.name
+           << "\" is written, but no attention of the graph reads it (one "
+              "whose result nobody uses counts as none); return the result of "
+              "its attention, or remove its cache update";
+  }
+  return success();
+}
+
 LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   std::string name = program.getBufferName(index).str();
-  if (!bufferNames.insert(name).second)
-    return success();
   auto type = cast<MemRefType>(program.getArgumentTypes()[index]);
   BufferRole role = program.getBufferRole(index);
+  if (!bufferNames.insert(name).second)
+    return mergeBuffer(program, name, role, type);
   bundle::Buffer buffer;
   buffer.name = name;
   buffer.role = *bundle::parseBufferRole(stringifyBufferRole(role).str());
@@ -184,7 +234,10 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
     return failure();
   buffer.elementType = *element;
   for (auto [dim, size] : llvm::enumerate(type.getShape())) {
-    if (!ShapedType::isDynamic(size)) {
+    // A static graph may have fewer tokens than another one of the module.
+    bool isShort = role == BufferRole::Activation && dim == 0 &&
+                   size < manifest().capacities.maxTokens;
+    if (!ShapedType::isDynamic(size) && !isShort) {
       buffer.shape.push_back(size);
       continue;
     }
@@ -255,6 +308,36 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   return success();
 }
 
+/// Programs share the buffer of a name. An activation may have another number
+/// of tokens in each; all else agrees.
+LogicalResult BundleBuilder::mergeBuffer(ProgramOp program, StringRef name,
+                                         BufferRole role, MemRefType type) {
+  auto &buffers = manifest().buffers;
+  auto buffer = llvm::find_if(buffers, [&](const bundle::Buffer &buffer) {
+    return buffer.name == name;
+  });
+  FailureOr<bundle::ElementType> element =
+      elementType(program, type.getElementType());
+  if (failed(element))
+    return failure();
+  bool agrees = buffer->elementType == *element &&
+                buffer->shape.size() == type.getShape().size();
+  for (size_t dim = 0; agrees && dim < buffer->shape.size(); ++dim) {
+    bool isTokens = role == BufferRole::Activation && dim == 0;
+    agrees = isTokens || buffer->shape[dim] == type.getDimSize(dim);
+  }
+  if (!agrees)
+    return program.emitError()
+           << "buffer '" << name << "' is " << type << " in @"
+           << program.getSymName()
+           << ", but has another shape or type in another program; give the "
+              "layers other names, or compile the functions to bundles of "
+              "their own";
+  if (role == BufferRole::Activation && type.getDimSize(0) != buffer->shape[0])
+    buffer->dynamicDims = {0};
+  return success();
+}
+
 /// A function that only hands its arguments to the program needs no host code.
 static bool hasForeignOps(func::FuncOp function) {
   return function
@@ -271,12 +354,31 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
   auto function = module.lookupSymbol<func::FuncOp>(programName(program));
   if (!function || !hasForeignOps(function))
     return success();
+  if (auto uses = SymbolTable::getSymbolUses(function, module))
+    for (const SymbolTable::SymbolUse &use : *uses)
+      if (auto caller = use.getUser()->getParentOfType<func::FuncOp>())
+        return function.emitError()
+               << "@" << function.getSymName()
+               << " holds cache ops and is called by @" << caller.getSymName()
+               << ", but a program is one function; inline it first "
+                  "('mlir-opt --inline')";
   OwningOpRef<ModuleOp> host = module.clone();
-  SmallVector<Operation *> declarations;
+  // The function and what it calls: other functions have host code of their
+  // own, with segments of other programs.
+  llvm::SetVector<Operation *> reached;
+  reached.insert(host->lookupSymbol(programName(program)));
+  for (unsigned i = 0; i < reached.size(); ++i)
+    if (auto uses = SymbolTable::getSymbolUses(reached[i]))
+      for (const SymbolTable::SymbolUse &use : *uses)
+        if (Operation *used =
+                host->lookupSymbol(use.getSymbolRef().getRootReference()))
+          reached.insert(used);
+  SmallVector<Operation *> rest;
   for (Operation &op : *host->getBody())
-    if (isa<ProgramOp, CacheOp, CacheGroupOp, ScaleBufferOp>(op))
-      declarations.push_back(&op);
-  for (Operation *op : declarations)
+    if (isa<ProgramOp, CacheOp, CacheGroupOp, ScaleBufferOp>(op) ||
+        (isa<func::FuncOp>(op) && !reached.contains(&op)))
+      rest.push_back(&op);
+  for (Operation *op : rest)
     op->erase();
   for (auto declaration : host->getOps<func::FuncOp>())
     declaration->removeAttr(kSegment);
@@ -391,7 +493,14 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
         launch.op = op.getFunction() == "kvcache_write"
                         ? bundle::LaunchOp::Write
                         : bundle::LaunchOp::PagedAttention;
-        launch.layer = op.getLayer() ? op.getLayer()->str() : "";
+        llvm::StringSet<> operands;
+        for (Value buffer : op.getBuffers())
+          operands.insert(program.getBufferName(
+              cast<BlockArgument>(buffer).getArgNumber()));
+        bundle::Layer *layer = findLayer(
+            op.getLayer().value_or(""), launch.op == bundle::LaunchOp::Write,
+            [&](const std::string &name) { return operands.contains(name); });
+        launch.layer = layer ? layer->id : "";
         llvm::copy(op.getGrid(), launch.grid.begin());
         llvm::copy(op.getBlock(), launch.block.begin());
         launch.sharedBytes = op.getSharedBytes();
@@ -482,6 +591,8 @@ FailureOr<bundle::Bundle> BundleBuilder::build() {
   for (auto program : module.getOps<ProgramOp>())
     if (failed(addProgram(program)))
       return failure();
+  if (failed(checkLayers()))
+    return failure();
   for (const std::string &chip : bundleOptions.targets)
     if (failed(addTarget(chip)))
       return failure();

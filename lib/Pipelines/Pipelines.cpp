@@ -3,6 +3,7 @@
 
 #include "kvcache/Pipelines/Pipelines.h"
 #include "kvcache/Conversion/Passes.h"
+#include "kvcache/IR/KVCache.h"
 #include "kvcache/Import/Passes.h"
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/Dialect/GPU/Transforms/Passes.h"
@@ -53,10 +54,62 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm,
   fold.scaleOverlay = llvm::to_vector(options.scaleOverlay);
   fold.roundScalesTo = options.roundScalesTo;
   fold.requireCalibrated = options.requireCalibrated;
+  fold.tpSize = options.tpSize;
+  fold.tpRank = options.tpRank;
   pm.addPass(createFoldCheckpointScales(fold));
 
   pm.addPass(createDropDynamicScales());
   pm.addPass(createVerifyStaticScales());
+}
+
+//===----------------------------------------------------------------------===//
+// Capacities
+//===----------------------------------------------------------------------===//
+
+/// The number of tokens that every cache op of the group has; nothing when one
+/// of them has a dynamic dimension.
+static std::optional<int64_t> staticTokens(ModuleOp module,
+                                           CacheGroupOp group) {
+  int64_t tokens = 0;
+  bool isStatic = true;
+  module.walk([&](CacheOpInterface op) {
+    CacheOp cache = getCacheDeclaration(op.getCacheHandle());
+    if (!cache || cache.getGroup() != group.getSymName())
+      return;
+    int64_t rows = cast<ShapedType>(op->getOperand(0).getType()).getDimSize(0);
+    isStatic &= !ShapedType::isDynamic(rows);
+    tokens = std::max(tokens, rows);
+  });
+  if (!isStatic || tokens == 0)
+    return std::nullopt;
+  return tokens;
+}
+
+LogicalResult mlir::kvcache::completeCapacities(ModuleOp module,
+                                                const CompileOptions &options) {
+  for (auto group : module.getOps<CacheGroupOp>()) {
+    auto choose = [](int64_t given, std::optional<uint64_t> present,
+                     int64_t otherwise) -> uint64_t {
+      return given ? given : present ? *present : otherwise;
+    };
+    std::optional<int64_t> tokens = staticTokens(module, group);
+    if (tokens && options.maxTokens && options.maxTokens != *tokens)
+      return group.emitError()
+             << "max-tokens=" << options.maxTokens.getValue()
+             << " contradicts the graph, which has " << *tokens
+             << " tokens in every step; leave max-tokens out";
+    group.setMaxTokens(
+        choose(options.maxTokens, group.getMaxTokens(), tokens.value_or(256)));
+    uint64_t sequences = choose(options.maxSequences, group.getMaxSequences(),
+                                std::min<uint64_t>(64, *group.getMaxTokens()));
+    group.setMaxSequences(sequences);
+    uint64_t pages = choose(options.maxPagesPerSequence,
+                            group.getMaxPagesPerSequence(), 128);
+    group.setMaxPagesPerSequence(pages);
+    group.setNumPages(
+        choose(options.numPages, group.getNumPages(), sequences * pages));
+  }
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -172,5 +225,7 @@ std::string mlir::kvcache::findKernelLibrary() {
     if (llvm::sys::fs::exists(candidate))
       return std::string(candidate);
   }
+  if (llvm::sys::fs::exists(KVCACHE_INSTALLED_KERNELS))
+    return KVCACHE_INSTALLED_KERNELS;
   return "";
 }

@@ -1,7 +1,7 @@
-//===- Ptxas.cpp - Running ptxas
-//--------------------------------------------===//
+//===- Ptxas.cpp - Running ptxas ------------------------------------------===//
 
 #include "Ptxas.h"
+#include "kvcache/Pipelines/BundleBuilder.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FileUtilities.h"
@@ -89,6 +89,11 @@ llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip,
   {
     raw_fd_ostream stream(descriptor, /*shouldClose=*/true);
     stream << ptx;
+    stream.close();
+    if (std::error_code error = stream.error()) {
+      stream.clear_error();
+      return fail("cannot write " + input + ": " + error.message());
+    }
   }
   if (std::error_code error =
           sys::fs::createTemporaryFile("kvcache", "cubin", output))
@@ -101,8 +106,8 @@ llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip,
   if (!log)
     return log.takeError();
   auto object = MemoryBuffer::getFile(output);
-  if (!object)
-    return fail(Twine(path) + " wrote no output for " + chip);
+  if (!object || !(*object)->getBuffer().starts_with("\177ELF"))
+    return fail(Twine(path) + " wrote no cubin for " + chip);
   Cubin cubin;
   cubin.object = (*object)->getBuffer().str();
   // A cubin names the tools that made it.
@@ -113,4 +118,13 @@ llvm::Expected<Cubin> mlir::kvcache::runPtxas(StringRef path, StringRef chip,
     version = match[1].str();
   parseReport(*log, version, cubin.reports);
   return cubin;
+}
+
+llvm::Expected<std::string> mlir::kvcache::assemblePtx(llvm::StringRef path,
+                                                       llvm::StringRef chip,
+                                                       llvm::StringRef ptx) {
+  llvm::Expected<Cubin> cubin = runPtxas(path, chip, ptx);
+  if (!cubin)
+    return cubin.takeError();
+  return std::move(cubin->object);
 }

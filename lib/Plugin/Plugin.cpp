@@ -16,11 +16,11 @@ extern "C" LLVM_ATTRIBUTE_WEAK DialectPluginLibraryInfo
 mlirGetDialectPluginInfo() {
   return {MLIR_PLUGIN_API_VERSION, "kvcache", KVCACHE_VERSION,
           [](DialectRegistry *registry) {
-            kvcache::registerKVCacheDialect(*registry);
+            mlir::kvcache::registerKVCacheDialect(*registry);
           }};
 }
 
 extern "C" LLVM_ATTRIBUTE_WEAK PassPluginLibraryInfo mlirGetPassPluginInfo() {
   return {MLIR_PLUGIN_API_VERSION, "kvcache", KVCACHE_VERSION,
-          kvcache::registerKVCachePasses};
+          mlir::kvcache::registerKVCachePasses};
 }

@@ -1,25 +1,71 @@
 //===- Device.cpp - Choosing a target for a device ------------------------===//
 
-#include "kvcache/Runtime/Device.h"
+#include "Backend.h"
 
 #include <algorithm>
 
 namespace kvcache {
 
 Device::~Device() = default;
+DeviceGraph::~DeviceGraph() = default;
 
 namespace {
 
-/// 90 of "sm_90" and of "sm_90a".
-int chipNumber(const std::string &chip) {
-  int number = 0;
-  for (char c : chip)
-    if (c >= '0' && c <= '9')
-      number = 10 * number + (c - '0');
-  return number;
-}
+/// Launches one after the other, from copies of their argument values.
+class LaunchLoop final : public DeviceGraph {
+public:
+  LaunchLoop(Device &device, const std::vector<KernelLaunch> &source)
+      : device(device), launches(source) {
+    // 8 bytes hold every argument kind; the launch reads what it needs.
+    for (KernelLaunch &launch : launches) {
+      std::vector<uint64_t> &cells = values.emplace_back();
+      for (const void *argument : launch.arguments)
+        cells.push_back(*static_cast<const uint64_t *>(argument));
+      for (size_t i = 0; i < cells.size(); ++i)
+        launch.arguments[i] = &cells[i];
+    }
+  }
+
+  Expected<std::vector<LaunchReport>> replay() override {
+    std::vector<LaunchReport> reports;
+    for (const KernelLaunch &launch : launches) {
+      Expected<LaunchReport> report = device.launch(launch);
+      if (!report)
+        return report.error();
+      reports.push_back(std::move(*report));
+    }
+    return reports;
+  }
+
+private:
+  Device &device;
+  std::vector<KernelLaunch> launches;
+  std::vector<std::vector<uint64_t>> values;
+};
 
 } // namespace
+
+Expected<double> DeviceGraph::timedReplay() {
+  Expected<std::vector<LaunchReport>> reports = replay();
+  if (!reports)
+    return reports.error();
+  double seconds = 0;
+  for (const LaunchReport &report : *reports)
+    seconds += report.seconds;
+  return seconds;
+}
+
+Expected<double> Device::measureCopyBandwidth(uint64_t) {
+  return makeError("a copy bandwidth is measured on a card; this device is "
+                   "the " +
+                   name());
+}
+
+Expected<std::unique_ptr<DeviceGraph>>
+Device::freeze(const std::vector<KernelLaunch> &launches) {
+  return std::unique_ptr<DeviceGraph>(
+      std::make_unique<LaunchLoop>(*this, launches));
+}
 
 Expected<const Target *> selectTarget(const Bundle &bundle, Device &device,
                                       const std::string &chip) {

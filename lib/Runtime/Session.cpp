@@ -118,9 +118,12 @@ std::vector<const Launch *> Session::launches(const Segment &segment) const {
   return result;
 }
 
-std::vector<const Layer *> Session::layers(const Segment &segment) const {
+std::vector<const Layer *> Session::layers(const Segment &segment,
+                                           std::optional<LaunchOp> only) const {
   std::vector<const Layer *> result;
   for (const Launch *launch : launches(segment)) {
+    if (only && launch->op != *only)
+      continue;
     const Layer *layer = manifest().findLayer(launch->layer);
     if (std::find(result.begin(), result.end(), layer) == result.end())
       result.push_back(layer);
@@ -270,12 +273,17 @@ std::vector<int64_t> Session::liveShape(const Buffer &buffer) const {
   auto given = extents.find(buffer.name);
   if (given != extents.end())
     return given->second;
+  // As many rows as the query, which may be the output of another layer. The
+  // bound is for manifests in which that goes round.
   const Layer *layer = layerOfOutput(buffer.name);
-  if (!layer)
-    return shape;
-  auto query = extents.find(layer->buffers.query);
-  if (query != extents.end())
-    shape[0] = query->second[0];
+  for (size_t i = 0; layer && i < manifest().layers.size(); ++i) {
+    auto query = extents.find(layer->buffers.query);
+    if (query != extents.end()) {
+      shape[0] = query->second[0];
+      break;
+    }
+    layer = layerOfOutput(layer->buffers.query);
+  }
   return shape;
 }
 
@@ -306,7 +314,8 @@ Expected<int64_t> Session::queryRows(const Layer &layer) const {
   return starts->back();
 }
 
-Error Session::checkInputs(const Layer &layer) const {
+Error Session::checkInputs(const Layer &layer, bool writes,
+                           bool attends) const {
   const LayerBuffers &names = layer.buffers;
   const Capacities &sizes = manifest().capacities;
   Expected<std::vector<int64_t>> starts = integers(names.queryStart);
@@ -325,10 +334,10 @@ Error Session::checkInputs(const Layer &layer) const {
   }
   int64_t rows = starts->back();
   for (const std::string *name : {&names.query, &names.key, &names.value}) {
-    if (name->empty())
+    if (name->empty() || !(name == &names.query ? attends : writes))
       continue;
     auto given = extents.find(*name);
-    if (given == extents.end() && rows > 0)
+    if (given == extents.end() && rows > 0 && !layerOfOutput(*name))
       return makeError(*name + ": no value was given; expected " +
                        std::to_string(rows) + " rows, as " + names.queryStart +
                        " says");
@@ -337,7 +346,7 @@ Error Session::checkInputs(const Layer &layer) const {
                        " rows, as " + names.queryStart + " says, found " +
                        std::to_string(given->second[0]));
   }
-  if (!names.key.empty()) {
+  if (writes) {
     Expected<std::vector<int64_t>> slots = integers(names.slotMapping);
     if (!slots)
       return slots.error();
@@ -394,8 +403,10 @@ Error Session::checkSlots(const Layer &layer, RunReport &report) const {
   return Error::success();
 }
 
-Error Session::launchAll(const std::vector<const Launch *> &launches,
-                         RunReport &report) {
+std::vector<KernelLaunch>
+Session::prepare(const std::vector<const Launch *> &launches,
+                 std::vector<std::vector<uint64_t>> &cells) const {
+  std::vector<KernelLaunch> result;
   for (const Launch *entry : launches) {
     KernelLaunch launch;
     launch.kernel = entry->kernel;
@@ -425,26 +436,32 @@ Error Session::launchAll(const std::vector<const Launch *> &launches,
       }
       launch.arguments.push_back(&values[i]);
     }
-    Expected<LaunchReport> result = runsOn.launch(launch);
+    // The values' place in memory does not change when their vector moves.
+    cells.push_back(std::move(values));
+    result.push_back(std::move(launch));
+  }
+  return result;
+}
+
+Error Session::launchAll(const std::vector<const Launch *> &launches,
+                         RunReport &report) {
+  std::vector<std::vector<uint64_t>> cells;
+  std::vector<KernelLaunch> prepared = prepare(launches, cells);
+  for (size_t i = 0; i < prepared.size(); ++i) {
+    Expected<LaunchReport> result = runsOn.launch(prepared[i]);
     if (!result)
       return result.error();
-    report.launches.push_back({entry, std::move(*result)});
+    report.launches.push_back({launches[i], std::move(*result)});
   }
   return Error::success();
 }
 
-Expected<RunReport> Session::runSegment(const Segment &segment) {
-  std::vector<const Layer *> used = layers(segment);
-  for (const Layer *layer : used)
-    if (Error error = checkInputs(*layer))
-      return error;
-  // Outputs and partial results of an earlier run must not pass for this one's.
-  std::vector<const Buffer *> workspaces = workspacesOf(segment);
-  for (const Buffer *buffer : workspaces)
+Error Session::forgetResults(const Segment &segment) {
+  for (const Buffer *buffer : workspacesOf(segment))
     if (!isCounters(*buffer))
       if (Error error = runsOn.forget(address(*buffer), buffer->bytes))
         return error.withContext(buffer->name);
-  for (const Layer *layer : used)
+  for (const Layer *layer : layers(segment, LaunchOp::PagedAttention))
     for (const std::string *name :
          {&layer->buffers.output, &layer->buffers.lse})
       if (!name->empty()) {
@@ -452,16 +469,95 @@ Expected<RunReport> Session::runSegment(const Segment &segment) {
         if (Error error = runsOn.forget(address(buffer), buffer.bytes))
           return error.withContext(buffer.name);
       }
+  return Error::success();
+}
+
+Expected<RunReport> Session::runSegment(const Segment &segment) {
+  std::vector<const Layer *> written = layers(segment, LaunchOp::Write);
+  std::vector<const Layer *> read = layers(segment, LaunchOp::PagedAttention);
+  auto contains = [](const std::vector<const Layer *> &list,
+                     const Layer *layer) {
+    return std::find(list.begin(), list.end(), layer) != list.end();
+  };
+  for (const Layer *layer : layers(segment))
+    if (Error error = checkInputs(*layer, contains(written, layer),
+                                  contains(read, layer)))
+      return error;
+  // Outputs and partial results of an earlier run must not pass for this one's.
+  if (Error error = forgetResults(segment))
+    return error;
+  std::vector<const Buffer *> workspaces = workspacesOf(segment);
   RunReport report;
-  for (const Layer *layer : used)
+  for (const Layer *layer : written)
     if (Error error = checkSlots(*layer, report))
       return error;
   if (Error error = launchAll(launches(segment), report))
     return error;
-  if (Error error = checkOutputs(used, report))
+  if (Error error = checkOutputs(read, report))
     return error;
   if (Error error = checkCounters(workspaces, report))
     return error;
+  return report;
+}
+
+Expected<std::unique_ptr<DeviceGraph>>
+Session::freeze(const std::vector<const Launch *> &launches) const {
+  std::vector<std::vector<uint64_t>> cells;
+  return runsOn.freeze(prepare(launches, cells));
+}
+
+Expected<RunReport> Session::replaySegment(const Segment &segment,
+                                           unsigned count) {
+  std::vector<const Launch *> entries = launches(segment);
+  std::vector<const Layer *> used = layers(segment);
+  std::map<std::string, std::vector<uint8_t>> expected;
+  for (const Layer *layer : used)
+    for (const std::string *name :
+         {&layer->buffers.output, &layer->buffers.lse, &layer->buffers.kCache,
+          &layer->buffers.vCache}) {
+      if (name->empty())
+        continue;
+      Expected<std::vector<uint8_t>> bytes =
+          memory(*manifest().findBuffer(*name));
+      if (!bytes)
+        return bytes.error();
+      expected[*name] = std::move(*bytes);
+    }
+  Expected<std::unique_ptr<DeviceGraph>> graph = freeze(entries);
+  if (!graph)
+    return graph.error();
+  RunReport report;
+  for (unsigned i = 0; i < count; ++i) {
+    std::string which =
+        "replay " + std::to_string(i + 1) + " of " + std::to_string(count);
+    if (Error error = forgetResults(segment))
+      return error;
+    Expected<std::vector<LaunchReport>> reports = (*graph)->replay();
+    if (!reports)
+      return reports.error().withContext(which);
+    for (size_t j = 0; j < reports->size(); ++j)
+      report.launches.push_back({entries[j], std::move((*reports)[j])});
+    for (const auto &[name, bytes] : expected) {
+      Expected<std::vector<uint8_t>> found =
+          memory(*manifest().findBuffer(name));
+      if (!found)
+        return found.error();
+      if (*found == bytes)
+        continue;
+      size_t at = size_t(
+          std::mismatch(bytes.begin(), bytes.end(), found->begin()).first -
+          bytes.begin());
+      report.faults.push_back(which + ": " + name +
+                              ": expected the bytes of the run, found another "
+                              "at byte " +
+                              std::to_string(at));
+    }
+    RunReport counters;
+    if (Error error = checkCounters(workspacesOf(segment), counters))
+      return error;
+    for (const std::string &fault : counters.faults)
+      report.faults.push_back(which + ": " + fault);
+  }
   return report;
 }
 

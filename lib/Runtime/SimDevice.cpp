@@ -1,6 +1,6 @@
 //===- SimDevice.cpp - The PTX machine as a device ------------------------===//
 
-#include "kvcache/Runtime/Device.h"
+#include "Backend.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -9,20 +9,6 @@
 namespace kvcache {
 
 namespace {
-
-/// Bytes of a kernel parameter for an argument of this kind.
-uint32_t argumentBytes(Argument::Kind kind) {
-  switch (kind) {
-  case Argument::Kind::Buffer:
-  case Argument::Kind::Null:
-  case Argument::Kind::I64:
-    return 8;
-  case Argument::Kind::F32:
-  case Argument::Kind::I32:
-    return 4;
-  }
-  return 0;
-}
 
 class SimDevice final : public Device {
 public:
@@ -37,10 +23,8 @@ public:
     Expected<ptx::Module> parsed = ptx::Module::parse(*text, target.ptx.file);
     if (!parsed)
       return parsed.error();
-    for (size_t i = 0; i < target.launches.size(); ++i)
-      if (Error error = checkLaunch(*parsed, target, target.launches[i]))
-        return error.withContext("manifest.json: target " + target.chip +
-                                 ", launches[" + std::to_string(i) + "]");
+    if (Error error = checkLaunches(*parsed, target, /*executable=*/true))
+      return error;
     module.emplace(std::move(*parsed));
     return Error::success();
   }
@@ -135,48 +119,6 @@ private:
       return outside(address, bytes);
     std::memset(host, value, bytes);
     return machine.setInitialised(address, bytes, valid);
-  }
-
-  /// A kernel that is there, can be executed, and takes what the launch gives.
-  static Error checkLaunch(const ptx::Module &code, const Target &target,
-                           const Launch &launch) {
-    const ptx::KernelInfo *kernel = code.findKernel(launch.kernel);
-    if (!kernel)
-      return makeError("kernel \"" + launch.kernel + "\" is not in " +
-                       target.ptx.file);
-    if (!kernel->unsupported.empty()) {
-      std::string list;
-      for (const std::string &entry : kernel->unsupported)
-        list += "\n  " + entry;
-      return makeError("kernel \"" + launch.kernel + "\" of " +
-                       target.ptx.file +
-                       " has instructions that the PTX machine does not "
-                       "know:" +
-                       list);
-    }
-    if (kernel->parameters.size() != launch.arguments.size())
-      return makeError(
-          "kernel \"" + launch.kernel + "\" of " + target.ptx.file + " takes " +
-          std::to_string(kernel->parameters.size()) + " arguments, found " +
-          std::to_string(launch.arguments.size()));
-    for (size_t i = 0; i < launch.arguments.size(); ++i) {
-      uint32_t bytes = argumentBytes(launch.arguments[i].kind);
-      if (kernel->parameters[i].size != bytes)
-        return makeError("arguments[" + std::to_string(i) + "]: kernel \"" +
-                         launch.kernel + "\" of " + target.ptx.file +
-                         " takes a value of " +
-                         std::to_string(kernel->parameters[i].size) +
-                         " bytes, found one "
-                         "of " +
-                         std::to_string(bytes));
-    }
-    int64_t threads = launch.block[0] * launch.block[1] * launch.block[2];
-    if (threads > int64_t(kernel->maxThreads))
-      return makeError("block: kernel \"" + launch.kernel + "\" of " +
-                       target.ptx.file + " allows " +
-                       std::to_string(kernel->maxThreads) + " threads, found " +
-                       std::to_string(threads));
-    return Error::success();
   }
 
   ptx::LaunchOptions options;

@@ -183,7 +183,8 @@ kvcache::listDirectory(const std::string &path) {
 }
 
 Expected<MappedFile> MappedFile::open(const std::string &path) {
-  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A named pipe without a writer is refused below, not waited for.
+  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0)
     return systemError("cannot open", path);
   struct stat info;

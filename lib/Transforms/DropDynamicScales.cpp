@@ -414,8 +414,8 @@ void DropDynamicScalesPass::warn() {
     diag << " and ";
     describe(diag, "v", v);
     diag << "; results differ from those with run-time scales. For calibrated "
-            "scales, calibrate "
-            "offline and pass the result with scale-overlay";
+            "scales, run kvcache-scales calibrate on sampled activations and "
+            "pass the result with scale-overlay";
   }
 }
 

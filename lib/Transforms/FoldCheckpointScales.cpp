@@ -1,8 +1,8 @@
-//===- FoldCheckpointScales.cpp - Scales become constants
-//-------------------===//
+//===- FoldCheckpointScales.cpp - Scales become constants -----------------===//
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/ScaleTable.h"
+#include "kvcache/IR/QueryScale.h"
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/MapVector.h"
@@ -30,9 +30,13 @@ class FoldCheckpointScalesPass
           FoldCheckpointScalesPass> {
 public:
   using FoldCheckpointScalesBase::FoldCheckpointScalesBase;
+  explicit FoldCheckpointScalesPass(::kvcache::ScaleTable table)
+      : given(std::make_shared<::kvcache::ScaleTable>(std::move(table))) {}
   void runOnOperation() override;
 
 private:
+  /// Shared by clones of the pass; null: scales come from files.
+  std::shared_ptr<const ::kvcache::ScaleTable> given;
   llvm::MapVector<Operation *, Decision> decisions;
 
   FailureOr<::kvcache::ScaleOptions> getOptions();
@@ -42,7 +46,9 @@ private:
   LogicalResult decide(CacheOp cache, ScaleBufferOp buffer,
                        ::kvcache::ScaleRole role,
                        const ::kvcache::Scale &scale);
+  LogicalResult decideQueries(const ::kvcache::ScaleTable &table);
   LogicalResult checkOrphans();
+  LogicalResult foldQueries();
   void apply();
 };
 
@@ -74,6 +80,8 @@ FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
            << "option round-scales-to must be bf16 or f16, but is '"
            << roundScalesTo.getValue() << "'";
   options.requireCalibrated = requireCalibrated;
+  options.tpSize = tpSize;
+  options.tpRank = tpRank;
   return options;
 }
 
@@ -83,7 +91,9 @@ FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
   getOperation().walk([&](PagedAttentionOp op) {
     CacheOp cache = getCacheDeclaration(op.getCache());
     if (cache &&
-        cast<ShapedType>(op.getQuery().getType()).getElementTypeBitWidth() == 8)
+        (op->hasAttr(kQueryScale) ||
+         cast<ShapedType>(op.getQuery().getType()).getElementTypeBitWidth() ==
+             8))
       quantizedQueries.insert(cache.getSymName());
   });
   std::vector<::kvcache::ScaleRequest> requests;
@@ -92,6 +102,7 @@ FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
     request.layer = cache.getLayer().str();
     request.cacheType = toCheckpointType(cache.getCacheType().getElementType());
     request.queryIsFP8 = quantizedQueries.contains(cache.getSymName());
+    request.kvHeads = cache.getCacheType().getNumHeads();
     requests.push_back(std::move(request));
   }
   return requests;
@@ -186,6 +197,74 @@ LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache,
   return diag;
 }
 
+/// The scale that an attention over FP8 queries names; null if it names none.
+static ScaleBufferOp getQueryScale(PagedAttentionOp op) {
+  auto name = op->getAttrOfType<FlatSymbolRefAttr>(kQueryScale);
+  return name ? SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(op, name)
+              : ScaleBufferOp();
+}
+
+LogicalResult
+FoldCheckpointScalesPass::decideQueries(const ::kvcache::ScaleTable &table) {
+  LogicalResult result = success();
+  getOperation().walk([&](PagedAttentionOp op) {
+    ScaleBufferOp buffer = getQueryScale(op);
+    CacheOp cache = getCacheDeclaration(op.getCache());
+    if (!buffer || !cache || buffer.getScale().isStatic())
+      return;
+    const ::kvcache::LayerScales *scales = table.find(
+        std::string_view(cache.getLayer().data(), cache.getLayer().size()));
+    // A q scale counts where the cache has none, too.
+    ::kvcache::Scale scale;
+    if (scales)
+      scale = (*scales)[::kvcache::ScaleRole::Q];
+    if (!scale.perHead.empty())
+      result = op.emitError()
+               << "layer '" << cache.getLayer() << "': a q scale per head ('"
+               << scale.key << "' in " << scale.file
+               << ") is not supported with FP8 queries; supported is one "
+                  "value, or a graph with queries that are not quantized";
+    else if (failed(decide(cache, buffer, ::kvcache::ScaleRole::Q, scale)))
+      result = failure();
+  });
+  return result;
+}
+
+/// Codes of FP8 queries stand for code * q_scale, a factor of every score.
+LogicalResult FoldCheckpointScalesPass::foldQueries() {
+  LogicalResult result = success();
+  SmallVector<PagedAttentionOp> ready;
+  getOperation().walk([&](PagedAttentionOp op) {
+    ScaleBufferOp buffer = getQueryScale(op);
+    if (!buffer || !buffer.getScale().isStatic())
+      return;
+    if (op.getSoftmaxScaleAttr())
+      ready.push_back(op);
+    else
+      result = op.emitError()
+               << "the q scale @" << buffer.getSymName()
+               << " is a factor of the softmax scale, which is not known yet; "
+                  "run kvcache-apply-model-config first";
+  });
+  if (failed(result))
+    return failure();
+  Builder builder(&getContext());
+  for (PagedAttentionOp op : ready) {
+    ScaleBufferOp buffer = getQueryScale(op);
+    double factor = op.getSoftmaxScaleAttr().getValueAsDouble() *
+                    static_cast<double>(buffer.getScale().getValue());
+    op.setSoftmaxScaleAttr(builder.getF64FloatAttr(factor));
+    auto from = op->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
+    op->setAttr(kSoftmaxScaleFrom,
+                builder.getStringAttr(
+                    (from ? from.getValue().str()
+                          : std::string("graph attribute softmax_scale")) +
+                    ", times q_scale"));
+    op->removeAttr(kQueryScale);
+  }
+  return success();
+}
+
 /// A buffer without a cache has no layer, and so no name in a checkpoint.
 LogicalResult FoldCheckpointScalesPass::checkOrphans() {
   LogicalResult result = success();
@@ -254,15 +333,19 @@ void FoldCheckpointScalesPass::runOnOperation() {
     layerOps[cache.getLayer()] = cache;
   }
   if (!caches.empty()) {
-    auto opened = openCheckpoint(module, checkpoint);
-    if (failed(opened))
-      return signalPassFailure();
     auto findOp = [&](StringRef layer) { return layerOps.lookup(layer); };
-    if (*opened &&
-        failed(emitDiagnostics(module, (*opened)->diagnostics(), findOp)))
-      return signalPassFailure();
-    ::kvcache::ScaleTable table = ::kvcache::resolveScales(
-        *opened ? &**opened : nullptr, getRequests(caches), *options);
+    ::kvcache::ScaleTable resolved;
+    if (!given) {
+      auto opened = openCheckpoint(module, checkpoint);
+      if (failed(opened))
+        return signalPassFailure();
+      if (*opened &&
+          failed(emitDiagnostics(module, (*opened)->diagnostics(), findOp)))
+        return signalPassFailure();
+      resolved = ::kvcache::resolveScales(*opened ? &**opened : nullptr,
+                                          getRequests(caches), *options);
+    }
+    const ::kvcache::ScaleTable &table = given ? *given : resolved;
     numIgnored += table.ignored.size();
     numRefused += llvm::count_if(
         table.diagnostics, [](const ::kvcache::Diagnostic &diagnostic) {
@@ -275,8 +358,8 @@ void FoldCheckpointScalesPass::runOnOperation() {
       const ::kvcache::LayerScales *scales = table.find(
           std::string_view(cache.getLayer().data(), cache.getLayer().size()));
       if (!scales) {
-        cache.emitError() << "no scales were resolved for layer '"
-                          << cache.getLayer() << "'";
+        cache.emitError() << "layer '" << cache.getLayer()
+                          << "' is not in the scale table";
         return signalPassFailure();
       }
       failedAny |=
@@ -286,10 +369,18 @@ void FoldCheckpointScalesPass::runOnOperation() {
           failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
                         (*scales)[::kvcache::ScaleRole::V]));
     }
+    failedAny |= failed(decideQueries(table));
     if (failedAny)
       return signalPassFailure();
   }
   if (failed(checkOrphans()))
     return signalPassFailure();
   apply();
+  if (failed(foldQueries()))
+    return signalPassFailure();
+}
+
+std::unique_ptr<Pass>
+mlir::kvcache::createFoldCheckpointScalesPass(::kvcache::ScaleTable table) {
+  return std::make_unique<FoldCheckpointScalesPass>(std::move(table));
 }

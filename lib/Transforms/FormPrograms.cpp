@@ -112,6 +112,12 @@ LogicalResult ProgramBuilder::collectRuns() {
   };
   for (Operation &op : llvm::make_early_inc_range(function.getBody().front())) {
     if (isa<CacheOpInterface>(op)) {
+      // What an output held before must be copied to where it may be written.
+      if (auto attention = dyn_cast<PagedAttentionOp>(op))
+        if (llvm::any_of(attention.getDpsInits(), [&](Value init) {
+              return members.contains(init.getDefiningOp());
+            }))
+          finish();
       current.ops.push_back(&op);
       members.insert(&op);
       continue;
@@ -278,18 +284,20 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
                                  values[2], values[3], values[4], values[5]);
     }
 
-    IRMapping mapping;
-    mapping.map(cacheOp.getCacheHandle(), view);
+    // By operand, not by value: an output may start as the query.
+    SmallVector<Value> operands;
     auto attention = dyn_cast<PagedAttentionOp>(op);
     for (OpOperand &operand : op->getOpOperands()) {
       Value value = operand.get();
-      if (value == cacheOp.getCacheHandle())
+      if (value == cacheOp.getCacheHandle()) {
+        operands.push_back(view);
         continue;
+      }
       bool isOutput = attention && attention.isDpsInit(&operand);
       auto found = buffers.find(value);
       if (found != buffers.end() &&
           !(isOutput && isa<TensorType>(value.getType()))) {
-        mapping.map(value, found->second.second);
+        operands.push_back(found->second.second);
         continue;
       }
       auto shaped = cast<ShapedType>(value.getType());
@@ -323,7 +331,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
       std::string name = uniqueActivation(cache, operandName(op, operand));
       Value argument = argumentOf(name, BufferRole::Activation, type);
       callOperands.push_back(hostBuffer);
-      mapping.map(value, argument);
+      operands.push_back(argument);
       if (isOutput && isa<TensorType>(shaped)) {
         // Later ops of the segment read the result, not the old contents.
         Value result = op->getResult(operand.getOperandNumber() - 2);
@@ -334,8 +342,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
       }
     }
     OperationState state(op->getLoc(), op->getName());
-    for (Value operand : op->getOperands())
-      state.operands.push_back(mapping.lookup(operand));
+    state.addOperands(operands);
     state.attributes = op->getAttrDictionary();
     inner.create(state);
   }
@@ -343,6 +350,9 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
   // The call, and a private function that stands for the segment.
   std::string callee =
       "kvcache." + function.getSymName().str() + "." + run.name;
+  if (module.lookupSymbol(callee))
+    return function.emitError() << "cannot form a program: the symbol @"
+                                << callee << " is taken; rename it";
   SmallVector<Type> types =
       llvm::to_vector(ValueRange(callOperands).getTypes());
   builder.setInsertionPoint(function);

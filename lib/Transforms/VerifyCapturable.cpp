@@ -156,6 +156,8 @@ struct VerifyCapturable
         between.clear();
       }
       started = true;
+      if (auto attention = dyn_cast<PagedAttentionOp>(op))
+        checkOutputs(attention, computed, previous);
       bool depends =
           holdsCacheOp || llvm::any_of(op.getOperands(), [&](Value operand) {
             return computed.contains(operand);
@@ -182,6 +184,25 @@ struct VerifyCapturable
         for (Operation &nested : region.getOps())
           hazard |= checkTree(&nested);
     return hazard;
+  }
+
+  /// What an output held before must be copied to where it may be written.
+  void checkOutputs(PagedAttentionOp op, const DenseSet<Value> &computed,
+                    Operation *previous) {
+    if (llvm::none_of(op.getDpsInits(),
+                      [&](Value init) { return computed.contains(init); }))
+      return;
+    ++numSplits;
+    if (oneGraph)
+      report(op,
+             {CaptureHazard::Kind::ForeignOp,
+              "its output starts as the result of another cache op, which must "
+              "be copied first, and the graph ends in front of it",
+              "give each attention an output of its own, or allow several "
+              "graphs (without one-graph)"});
+    else if (previous)
+      previous->emitRemark() << "the graph ends here: the output of the next "
+                                "cache op starts as a result of this graph";
   }
 
   void reportSplit(Operation *previous, ArrayRef<Operation *> ops) {

@@ -1,13 +1,13 @@
 // RUN: kvcache-opt %s --split-input-file --verify-diagnostics --kvcache-select-kernels=target=sm_90
 
-// A cache that is not quantized.
+// A cache of an 8-bit type that no NVIDIA instruction knows.
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
 kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FNUZ scales(@layer0.k, @layer0.v)
 kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %kc: memref<7x16x2x64xf8E4M3FNUZ, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
     %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
     %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
     %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
@@ -15,22 +15,22 @@ kvcache.program @kvcache.main(
     %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
     %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x bf16>
-    // expected-error @below {{no kernel for a cache of 'bf16' (layer "model.layers.0.self_attn.attn"); f8E4M3FN is supported: choose it with kv-cache-dtype=fp8}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FNUZ, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FNUZ, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FNUZ>
+    // expected-error @below {{no kernel for a cache of 'f8E4M3FNUZ' (layer "model.layers.0.self_attn.attn"); f8E4M3FN, f8E5M2, f16 and bf16 are supported: choose one with kv-cache-dtype}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FNUZ> -> memref<8x4x64xbf16>
   }
 }
 
 // -----
 
-// A cache of another 8-bit type.
+// A cache that is not quantized, and queries of another type.
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
 kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E5M2 scales(@layer0.k, @layer0.v)
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f16 scales(@layer0.k, @layer0.v)
 kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xf8E5M2, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %kc: memref<7x16x2x64xf16, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
     %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
     %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
     %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
@@ -38,9 +38,9 @@ kvcache.program @kvcache.main(
     %x: memref<8x2x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
     %o: memref<8x2x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E5M2, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E5M2, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E5M2>
-    // expected-error @below {{no kernel for a cache of 'f8E5M2'}}
-    kvcache.write %x, %x to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E5M2>
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f16>
+    // expected-error @below {{no attention kernel for queries of 'bf16', 2/2 heads of 64 and a cache of 'f16' in pages of 16 (layer "model.layers.0.self_attn.attn"): a cache that is not quantized takes queries of its own type}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f16> -> memref<8x2x64xbf16>
   }
 }
 
@@ -63,29 +63,6 @@ kvcache.program @kvcache.main(
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
     // expected-error @below {{the k scale @layer0.k has no value; run 'kvcache-fold-checkpoint-scales' first}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
-  }
-}
-
-// -----
-
-// A scale for each head.
-
-kvcache.scale_buffer @layer0.k : f32 = [1.0, 2.0] from override
-kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
-kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
-    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
-  kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no kernel for the per-head k scale @layer0.k; per-tensor scales are supported}}
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
   }
 }
@@ -139,52 +116,6 @@ kvcache.program @kvcache.main(
 
 // -----
 
-// A soft cap.
-
-kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
-kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
-kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
-    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
-  kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no kernel for attention with 'soft_cap' (layer "model.layers.0.self_attn.attn"); 'convert-kvcache-to-reference' supports it}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64, soft_cap = 30.0 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
-  }
-}
-
-// -----
-
-// A window.
-
-kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
-kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
-kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
-    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
-  kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no kernel for attention with 'window'}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64, window = 3 : i64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
-  }
-}
-
-// -----
-
 // No softmax scale.
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
@@ -203,29 +134,6 @@ kvcache.program @kvcache.main(
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
     // expected-error @below {{the softmax scale of layer "model.layers.0.self_attn.attn" is not known; run 'kvcache-apply-model-config'}}
     kvcache.paged_attention %x over %c outs(%o)  : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
-  }
-}
-
-// -----
-
-// Queries of f32.
-
-kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
-kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
-kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
-    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x4x64xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x64xf32> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
-  kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no attention kernel for queries of 'f32' and an output of 'f32'; f16 and bf16, the same for both, are supported}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xf32>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xf32>
   }
 }
 
@@ -259,19 +167,19 @@ kvcache.program @kvcache.main(
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
 kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 80 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 72 x f8E4M3FN scales(@layer0.k, @layer0.v)
 kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x80xf8E4M3FN, strided<[2560, 160, 80, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %kc: memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
     %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
     %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
     %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
     %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x4x80xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x80xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+    %x: memref<8x4x72xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x72xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x80xf8E4M3FN, strided<[2560, 160, 80, 1], offset: ?>>, memref<7x16x2x80xf8E4M3FN, strided<[2560, 160, 80, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 80 x f8E4M3FN>
-    // expected-error @below {{no attention kernel for head dim 80 (layer "model.layers.0.self_attn.attn"); 64 and 128 are supported}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x80xbf16>, !kvcache.cache<2 x 80 x f8E4M3FN> -> memref<8x4x80xbf16>
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>>, memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 72 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for head dim 72 (layer "model.layers.0.self_attn.attn"); 64, 80, 96, 112, 128, 192 and 256 are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x72xbf16>, !kvcache.cache<2 x 72 x f8E4M3FN> -> memref<8x4x72xbf16>
   }
 }
 
@@ -289,58 +197,12 @@ kvcache.program @kvcache.main(
     %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
     %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
     %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x34x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x34x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+    %x: memref<8x258x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x258x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no attention kernel for 17 query heads on one KV head; up to 16 are supported}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x34x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x34x64xbf16>
-  }
-}
-
-// -----
-
-// A page size without a kernel.
-
-kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
-kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
-kvcache.cache_group @full page_size 8 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-kvcache.program @kvcache.main(
-    %kc: memref<7x8x2x64xf8E4M3FN, strided<[1024, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
-    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
-  kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x8x2x64xf8E4M3FN, strided<[1024, 128, 64, 1], offset: ?>>, memref<7x8x2x64xf8E4M3FN, strided<[1024, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no attention kernel for page size 8; 16, 32, 64 and 128 are supported}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
-  }
-}
-
-// -----
-
-// Rows of f32.
-
-kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
-kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
-kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
-    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
-    %x: memref<8x2x64xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x2x64xf32> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
-  kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no write kernel for rows of 'f32'; f16 and bf16 are supported}}
-    kvcache.write %x, %x to %c : memref<8x2x64xf32>, memref<8x2x64xf32>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for 129 query heads on one KV head; up to 128 are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x258x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x258x64xbf16>
   }
 }
 

@@ -4,7 +4,8 @@
 // RUN: kvcache-opt %s --split-input-file --kvcache-select-kernels=target=sm_90 --verify-diagnostics -o /dev/null
 
 // Scales become launch constants: 0.125 * 0.0123 * log2(e) rounded once, and
-// layers that differ only in values share a kernel. Grids come from capacities.
+// layers that differ only in values share a kernel. Grids come from capacities:
+// 8 tokens of 2 sequences are blocks of 4 rows that share the loads of K and V.
 
 kvcache.scale_buffer @layer0.k : f32 = 1.230000e-02 from checkpoint "l0.k_scale"
 kvcache.scale_buffer @layer0.v : f32 = 3.450000e-02 from checkpoint "l0.v_scale"
@@ -17,15 +18,15 @@ kvcache.cache @layer1 of "l1" in @full : 2 x 64 x f8E4M3FN scales(@layer1.k, @la
 // CHECK-LABEL: kvcache.program @kvcache.main
 // One pair of workspaces for both layers.
 // CHECK-SAME:    %[[PARTIALS:[a-z0-9]+]]: memref<{{[0-9]+}}xf32> {kvcache.name = "workspace.[[ATTENTION:paged_attention_bf16_e4m3_h4x2_d64_p16_[0-9a-f]+]].partials", kvcache.role = #kvcache<role workspace>}
-// CHECK-SAME:    %[[COUNTERS:[a-z0-9]+]]: memref<16xi32> {kvcache.name = "workspace.[[ATTENTION]].counters", kvcache.role = #kvcache<role workspace>})
+// CHECK-SAME:    %[[COUNTERS:[a-z0-9]+]]: memref<8xi32> {kvcache.name = "workspace.[[ATTENTION]].counters", kvcache.role = #kvcache<role workspace>})
 // CHECK:         kvcache.segment @layer0 {
 // CHECK-NEXT:      kvcache.launch @[[WRITE:write_bf16_e4m3_h2_d64_p16_[0-9a-f]+]] of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
 // CHECK-SAME:        constants [1.230000e-02 : f32, 3.450000e-02 : f32, 8 : i32, 1120] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-// CHECK-SAME:        structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32] layer "layer0"
-// CHECK-NEXT:      kvcache.launch @[[ATTENTION]] of "kvcache_paged_attention" grid [2, 8, {{[0-9]+}}] block [128, 1, 1] shared {{[0-9]+}}
+// CHECK-SAME:        structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
+// CHECK-NEXT:      kvcache.launch @[[ATTENTION]] of "kvcache_paged_attention" grid [2, 4, {{[0-9]+}}] block [128, 1, 1] shared {{[0-9]+}}
 // CHECK-SAME:        %[[PARTIALS]], %[[COUNTERS]] :
-// CHECK-SAME:        constants [0.00221{{[0-9]+}} : f32, 3.450000e-02 : f32, 8 : i32, 2 : i32, 64 : i32]
-// CHECK-SAME:        origins ["softmax_scale * k_scale * log2(e)", "v_scale", "max_tokens", "max_sequences", "max_pages_per_sequence"]
+// CHECK-SAME:        constants [0.00221{{[0-9]+}} : f32, 3.450000e-02 : f32, 0.000000e+00 : f32, 8 : i32, 2 : i32, 64 : i32, 0 : i32]
+// CHECK-SAME:        origins ["softmax_scale * k_scale * log2(e)", "v_scale", "no soft_cap", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
 // CHECK-SAME:        structure [90 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32,
 // CHECK:         kvcache.segment @layer1 {
 // CHECK-NEXT:      kvcache.launch @[[WRITE]] of

@@ -23,7 +23,7 @@ want = printed(after)
 if got != want:
     sys.exit(f"the README says\n{want}\nbut the pipeline gives\n{got}")
 # The text itself, not only what it parses to.
-body = [line.strip() for line in got.splitlines()[1:-1]]
+body = [line.strip() for line in got.strip().splitlines()[1:-1]]
 shown = [line.strip() for line in after.splitlines()]
 if body != shown:
     sys.exit("the README's text differs from the printed form:\n" + "\n".join(body))

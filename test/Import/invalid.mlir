@@ -116,7 +116,7 @@ func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 
 func.func @main(%q: tensor<4x2x64xf8E4M3FN>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x2x64xbf16>) {
   %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<0xbf16>
-  // expected-error @+1 {{queries of 'f8E4M3FN' are not supported; export the model without quantizing the query, so that it is f16 or bf16}}
+  // expected-error @+1 {{queries of 'f8E4M3FN' are only supported where '_C.static_scaled_fp8_quant' on tensors makes them in f8E4M3FN; or export the model without quantizing the query, so that it is f16 or bf16}}
   %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %t) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output", "kv_cache_dummy_dep"]} : (tensor<4x2x64xf8E4M3FN>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<0xbf16>) -> tensor<4x2x64xbf16>
   return
 }
@@ -265,7 +265,7 @@ func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 // A cache that nothing writes.
 
 func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x2x64xbf16>) {
-  // expected-error @+1 {{reads a cache that nothing writes: no cache update has this layer name. A layer that shares the cache of another one must name that layer; a graph that writes caches by other ops ('_C_cache_ops') must be exported with 'vllm.unified_kv_cache_update'}}
+  // expected-error @+1 {{reads a cache that nothing writes: no cache update has this layer name. A layer that shares the cache of another one must name that layer; a graph that writes caches by other ops must be exported with 'vllm.unified_kv_cache_update' or '_C_cache_ops.reshape_and_cache_flash'}}
   %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<4x2x64xbf16>
   return
 }

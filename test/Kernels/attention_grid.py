@@ -36,11 +36,11 @@ def legal(case):
     return 4 * tile % case["page_size"] == 0
 
 
-def pairwise(dimensions, rng):
+def pairwise(dimensions, rng, legal):
     """Cases so that each pair of values of two dimensions occurs: greedy, with random candidates."""
     names = list(dimensions)
     missing = {(a, x, b, y) for a, b in itertools.combinations(names, 2) for x in dimensions[a] for y in dimensions[b]}
-    missing = {m for m in missing if legal_pair(m)}
+    missing = {m for m in missing if legal_pair(m, legal)}
     cases = []
     while missing:
         seed = sorted(missing, key=str)[rng.integers(len(missing))]
@@ -60,7 +60,7 @@ def pairwise(dimensions, rng):
     return cases
 
 
-def legal_pair(m):
+def legal_pair(m, legal):
     both = dict(((m[0], m[1]), (m[2], m[3])))
     return legal({"tuning": both.get("tuning", "default"), "page_size": both.get("page_size", 16)})
 
@@ -69,7 +69,7 @@ def main():
     suite = Suite(__doc__)
     rng = np.random.default_rng(7)
     runs = []
-    for case in pairwise(DIMENSIONS, rng):
+    for case in pairwise(DIMENSIONS, rng, legal):
         values = dict(arch=case["arch"], q_type=case["q_type"], q_heads=case["group"] * case["kv_heads"],
                       kv_heads=case["kv_heads"], head_dim=case["head_dim"], page_size=case["page_size"],
                       num_splits=case["splits"], has_lse=int(rng.integers(4) > 0),

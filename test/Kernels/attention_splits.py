@@ -42,7 +42,7 @@ def main():
     # tokens.
     instance = runs[1]
     batch = Batch(instance[1], [129], seed=6)
-    partials, _ = attention.workspace(instance, batch.rows)
+    partials, _ = attention.workspace(instance, batch)
     suite.check("workspace covers all rows", [] if partials.size >= batch.rows * 2 else [f"{partials.size} floats"])
 
     # Splits change the result by rounding alone.

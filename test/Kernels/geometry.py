@@ -3,6 +3,7 @@
 """Geometry.h: defaults fit their machines, splits follow the capacities, workspace sizes do not overflow."""
 import argparse
 import os
+import random
 import sys
 
 from kernel_build import Geometry
@@ -28,32 +29,73 @@ def main():
         else:
             failures.append(text)
 
+    def values(arch, dim, group, page, rows=1, cache=0, q_type=1, **more):
+        v = dict(arch=arch, q_type=q_type, cache_type=cache, q_heads=group, kv_heads=1, head_dim=dim, page_size=page, rows=rows,
+                 num_splits=4, has_window=0)
+        t = g.tuning(arch, dim, g.columns_of(v), page, g.cache_bytes(cache), q_type)
+        v.update(tile=t["tile"], stages=t["stages"], unroll=t["unroll"], min_ctas=t["min_ctas"])
+        v["split_tokens"] = g.granule(v["tile"], page)
+        v.update(more)
+        return v
+
+    # The defaults are legal for every combination, fit the machine and the merge.
     for arch, limit in SHARED_PER_CTA.items():
-        for dim in (64, 128):
-            for group in range(1, 17):
-                for page in (16, 32, 64, 128):
-                    t = g.tuning(arch, dim, group, page)
-                    where = f"sm_{arch} D{dim} group {group} page {page}: {t}"
-                    shared = g.shared(dim, group, t["tile"], t["stages"])
-                    granule = g.granule(t["tile"], page)
-                    expect(g.legal(group, 1, dim, page, t["tile"], t["stages"], t["unroll"], granule, 4), where + " is legal")
-                    expect(shared <= limit, f"{where} needs {shared} bytes, the limit is {limit}")
-                    expect(g.ctas(arch, shared) >= t["min_ctas"], where + " fits minCtasPerSM by shared memory")
-                    # K and V rings of four warps, with 16 bytes of padding a row.
-                    expect(shared >= 4 * t["stages"] * 2 * t["tile"] * (dim + 16), where + " has room for the rings")
-                    # f32 merge of four warps, padding heads included.
-                    expect(shared >= 4 * (8 if group <= 8 else 16) * dim * 4, where + " has room for the merge")
+        for dim in (64, 80, 96, 112, 128, 192, 256):
+            for group, rows in [(n, 1) for n in range(1, 17)] + [(24, 1), (71, 1), (128, 1), (1, 8), (8, 2), (4, 4), (5, 3)]:
+                for page in (1, 8, 16, 32, 64, 128, 1024):
+                    for cache, q_type in ((0, 1), (1, 0), (2, 0), (3, 1), (0, 2)):
+                        v = values(arch, dim, group, page, rows, cache, q_type)
+                        problem = g.problem_of(v)
+                        # Two stages of 16-bit rows above 256 bytes need more than 99 KB.
+                        if limit < 1 << 17 and cache >= 2 and dim > 128:
+                            expect(problem == "the rings exceed the shared memory of a CTA", f"{v} is refused")
+                            continue
+                        expect(problem is None, f"{v} is legal: {problem}")
+                        shared, columns = g.shared_of(v), g.columns_of(v)
+                        expect(shared <= limit, f"{v} needs {shared} bytes, the limit is {limit}")
+                        expect(g.ctas(arch, shared) >= v["min_ctas"], f"{v} fits minCtasPerSM by shared memory")
+                        # K and V rings of four warps; f32 merge of four warps, padding columns included.
+                        row = dim * g.cache_bytes(cache)
+                        expect(shared >= 4 * v["stages"] * 2 * v["tile"] * row, f"{v} has room for the rings")
+                        expect(shared >= 4 * -(-columns // 8) * 8 * dim * 4, f"{v} has room for the merge")
 
-    refused = [(17, 1, 128, 16, 32, 2, 1, 128, 1), (6, 4, 128, 16, 32, 2, 1, 128, 1), (4, 4, 96, 16, 32, 2, 1, 128, 1),
-               (4, 4, 128, 8, 32, 2, 1, 128, 1), (4, 4, 128, 256, 32, 2, 1, 256, 1), (4, 4, 128, 48, 32, 2, 1, 192, 1),
-               (4, 4, 128, 128, 16, 2, 1, 128, 1), (4, 4, 128, 16, 32, 1, 1, 128, 1), (4, 4, 128, 16, 32, 3, 2, 128, 1),
-               (4, 4, 128, 16, 32, 2, 1, 100, 1), (4, 4, 128, 16, 32, 2, 1, 0, 1), (4, 4, 128, 16, 32, 2, 1, 128, 0),
-               (4, 4, 128, 16, 32, 2, 1, 128, 65), (4, 4, 128, 16, 64, 2, 1, 256, 1)]
+    # Head blocks: no head is lost, and no block is idle.
+    for dim in (64, 128, 256):
+        for group in range(1, 129):
+            heads = g.heads(group, 1, dim)
+            blocks = g.grid_x(group, 1, 1, dim)
+            expect(heads * blocks >= group > heads * (blocks - 1), f"D{dim} group {group}: {blocks} blocks of {heads} heads")
+            expect(heads <= (32 if dim <= 128 else 16), f"D{dim} group {group}: {heads} heads in a CTA")
+
+    # Rows that share a CTA: as many as a sequence has at capacity, within the columns; 1 for plain decode.
+    for group, dim, tokens, sequences, want in ((8, 128, 64, 64, 1), (8, 128, 256, 64, 4), (8, 128, 192, 64, 4), (8, 128, 65, 64, 2),
+                                                (4, 64, 4096, 64, 8), (32, 128, 256, 64, 1), (8, 256, 512, 64, 2), (1, 64, 9, 2, 8)):
+        expect(g.choose_rows(group, dim, tokens, sequences) == want,
+               f"{tokens} tokens of {sequences} sequences, group {group}: {g.choose_rows(group, dim, tokens, sequences)} rows, expected {want}")
+    # Every block of rows has a CTA of its own, whatever the sequences' lengths.
+    rng = random.Random(1)
+    for _ in range(300):
+        rows, queries = rng.choice((2, 4, 8)), [rng.randrange(12) for _ in range(rng.randrange(1, 9))]
+        start, taken = rng.randrange(4), set()
+        for s, n in enumerate(queries):
+            blocks = {start // rows + s + b for b in range(-(-n // rows))}
+            expect(not blocks & taken, f"{queries} in blocks of {rows}: two blocks share an index")
+            taken, start = taken | blocks, start + n
+        expect(max(taken, default=0) < g.row_blocks(start, len(queries), rows), f"{queries} in blocks of {rows}: beyond the grid")
+
+    base = values(90, 128, 4, 16)
+    refused = [dict(q_heads=129), dict(q_heads=6, kv_heads=4), dict(head_dim=72), dict(head_dim=48), dict(page_size=48),
+               dict(page_size=0), dict(stages=1), dict(stages=7), dict(stages=3, unroll=2), dict(stages=3, unroll=3, has_window=1),
+               dict(split_tokens=100), dict(split_tokens=0), dict(num_splits=0), dict(num_splits=65), dict(tile=64, split_tokens=256),
+               dict(rows=9), dict(rows=0), dict(cache_type=2), dict(cache_type=3, q_type=0),
+               dict(cache_type=3, head_dim=256, tile=32, split_tokens=128), dict(arch=89, head_dim=256, tile=32, split_tokens=128)]
     for case in refused:
-        expect(not g.legal(*case), f"{case} is refused")
+        expect(g.problem_of(dict(base, **case)), f"{case} is refused")
+    expect(g.problem_of(base) is None, f"{base} is not")
 
-    def splits(rows, pages, q_heads=64, kv_heads=8):
-        return g.choose_splits(90, q_heads, kv_heads, 128, 64, 32, 3, rows, pages)
+    def splits(rows, pages, kv_heads=8):
+        v = values(90, 128, 8, 64)
+        return g.choose_splits(90, g.shared_of(v), 64, 32, kv_heads, rows, pages * 64)
 
     one_long, many = splits(1, 1024), splits(128, 32)
     expect(one_long[1] >= 16, f"one sequence of 64k tokens is split over the machine: {one_long}")
@@ -62,11 +104,23 @@ def main():
     expect(all(splits(r, p)[0] % 128 == 0 for r in (1, 7, 300) for p in (1, 5, 4096)), "splits are whole tiles and pages")
     expect(splits(1, 1 << 20)[1] <= 64, "at most 64 splits")
 
+    # Prefill: a whole number of rows a warp, within the columns and the machine.
+    for arch, limit in SHARED_PER_CTA.items():
+        for dim in (64, 80, 96, 112, 128, 192, 256):
+            for group in (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 71, 128):
+                warps = g.prefill_warps(arch, 1, 0, group, 1, dim, 16)
+                expect(warps in (2, 4, 8) or (limit < 1 << 17 and dim > 128), f"sm_{arch} D{dim} group {group}: {warps} warps")
+                columns = g.prefill_columns(group, dim)
+                expect(0 < columns <= (32 if dim <= 128 else 16), f"D{dim} group {group}: {columns} columns a warp")
+                expect(g.prefill_rows(group, dim, 4) * g.heads(group, 1, dim) == 4 * columns, f"D{dim} group {group}: rows of a CTA")
+                expect(not warps or g.prefill_shared(dim, columns, 1, warps) <= limit, f"sm_{arch} D{dim} group {group} fits")
+    expect(g.prefill_warps(90, 1, 3, 8, 1, 128, 16) == 0, "no prefill for caches that are not quantized")
+
     # Sizes beyond 32 bits; nothing is needed without splits.
-    expect(g.partials(65535, 64, 8, 128, 64) == 4 * 65535 * 8 * 64 * (8 * 128 + 16), "partials in 64 bits")
-    expect(g.partials(8, 64, 8, 128, 1) == 0 and g.counters(8, 64, 8, 1) == 0, "no workspace with one split")
-    expect(g.counters(8, 64, 8, 2) == 8 * 8 * 4, "a counter for each row and KV head")
-    expect(g.partials(1, 3, 1, 64, 2) % 16 == 0, "partials are multiples of 16 bytes")
+    expect(g.partials(8, 65535, 8, 128, 64) == 4 * 65535 * 8 * 64 * (8 * 128 + 16), "partials in 64 bits")
+    expect(g.partials(8, 8, 8, 128, 1) == 0 and g.counters(8, 8, 1) == 0, "no workspace with one split")
+    expect(g.counters(8, 8, 2) == 8 * 8 * 4, "a counter for each CTA of a split")
+    expect(g.partials(1, 1, 3, 64, 2) % 16 == 0, "partials are multiples of 16 bytes")
 
     # The write grid covers every token.
     for heads, dim in ((1, 64), (3, 64), (8, 128), (64, 128)):

@@ -35,22 +35,34 @@ class Geometry:
 using namespace kvcache::kernels;
 extern "C" {
 int g_write_grid(int t, int h, int d) { return writeGrid(t, h, d); }
-int g_shared(int d, int g, int t, int s) { return dynamicSharedBytes(d, g, t, s); }
-long long g_partials(int t, int q, int k, int d, int n) { return partialsBytes(t, q, k, d, n); }
-long long g_counters(int t, int q, int k, int n) { return countersBytes(t, q, k, n); }
-int g_grid_x(int q, int k) { return attentionGridX(q, k); }
+int g_prefill_rows(int g, int d, int w) { return prefillRows(g, d, w); }
+int g_prefill_columns(int g, int d) { return prefillColumns(g, d); }
+int g_prefill_shared(int d, int c, int q, int w) { return prefillSharedBytes(d, c, q, w); }
+int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int p) { return prefillWarps(a, qt, ct, q, k, d, p); }
+int g_elementwise_grid(long long n) { return elementwiseGrid(n); }
+int g_write_grid_y(int h, int p) { return writeGridY(h, p); }
+int g_cache_bytes(int c) { return cacheBytes(c); }
+int g_columns(int g, int r, int d) { return columnsPerCta(g, r, d); }
+int g_heads(int g, int r, int d) { return headsPerCta(g, r, d); }
+int g_choose_rows(int g, int d, int t, int s) { return chooseRows(g, d, t, s); }
+int g_row_blocks(int t, int s, int r) { return rowBlocks(t, s, r); }
+int g_shared(int d, int e, int c, int q, int t, int s) { return dynamicSharedBytes(d, e, c, q, t, s); }
+long long g_partials(int x, int y, int c, int d, int n) { return partialsBytes(x, y, c, d, n); }
+long long g_counters(int x, int y, int n) { return countersBytes(x, y, n); }
+int g_grid_x(int q, int k, int r, int d) { return attentionGridX(q, k, r, d); }
 int g_granule(int t, int p) { return splitGranule(t, p); }
-int g_per_iteration(int d, int t) { return kvBytesPerIteration(d, t); }
+int g_per_iteration(int d, int e, int t) { return kvBytesPerIteration(d, e, t); }
 int g_ctas(int a, int s) { return ctasPerSM(a, s); }
-int g_flight(int a, int d, int g, int t, int s) { return bytesInFlight(a, d, g, t, s); }
 int g_ptx_version(int a) { return ptxVersion(a); }
-int g_legal(int q, int k, int d, int p, int t, int s, int u, int st, int n) { return attentionIsLegal(q, k, d, p, t, s, u, st, n); }
-void g_defaults(int a, int d, int g, int p, int *o) {
-  AttentionTuning t = attentionDefaults(a, d, g, p);
+const char *g_problem(int a, int qt, int ct, int q, int k, int d, int p, int r, int t, int s, int u, int st, int n, int w) {
+  return attentionProblem(a, qt, ct, q, k, d, p, r, t, s, u, st, n, w);
+}
+void g_defaults(int a, int d, int e, int c, int q, int p, int *o) {
+  AttentionTuning t = attentionDefaults(a, d, e, c, q, p);
   o[0] = t.tile; o[1] = t.stages; o[2] = t.unroll; o[3] = t.minCtasPerSM;
 }
-void g_splits(int a, int q, int k, int d, int p, int t, int s, int rows, int pages, int *o) {
-  SplitChoice c = chooseSplits(a, q, k, d, p, t, s, rows, pages);
+void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
+  SplitChoice c = chooseSplits(a, s, p, t, x, y, k);
   o[0] = c.splitTokens; o[1] = c.numSplits;
 }
 }
@@ -63,25 +75,49 @@ void g_splits(int a, int q, int k, int d, int p, int t, int s, int rows, int pag
         run(tool("clang++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-I", kernels_dir, source, "-o", library)
         self.lib = ctypes.CDLL(library)
         self.lib.g_partials.restype = self.lib.g_counters.restype = ctypes.c_longlong
+        self.lib.g_problem.restype = ctypes.c_char_p
 
     def __getattr__(self, name):
         return getattr(self.lib, "g_" + name)
 
-    def tuning(self, arch, head_dim, group, page):
+    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1):
         out = (ctypes.c_int * 4)()
-        self.lib.g_defaults(arch, head_dim, group, page, out)
+        self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, out)
         return dict(tile=out[0], stages=out[1], unroll=out[2], min_ctas=out[3])
+
+    def columns_of(self, v):
+        """Columns of a CTA for the constants of an attention instance."""
+        return self.lib.g_columns(v["q_heads"] // v["kv_heads"], v["rows"], v["head_dim"])
+
+    def shared_of(self, v):
+        """Dynamic shared memory for the constants of an attention instance."""
+        if v.get("prefill"):
+            columns = self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
+            return self.lib.g_prefill_shared(v["head_dim"], columns, v["q_type"], v["warps"])
+        return self.lib.g_shared(v["head_dim"], self.lib.g_cache_bytes(v["cache_type"]), self.columns_of(v), v["q_type"],
+                                 v["tile"], v["stages"])
+
+    def grid_of(self, v, rows, sequences):
+        return (self.lib.g_grid_x(v["q_heads"], v["kv_heads"], 1 if v.get("prefill") else v["rows"], v["head_dim"]),
+                self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"])
+
+    def problem_of(self, v):
+        text = self.lib.g_problem(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
+                                  v["page_size"], v["rows"], v["tile"], v["stages"], v["unroll"], v["split_tokens"],
+                                  v["num_splits"], v["has_window"])
+        return text.decode() if text else None
 
     def choose_splits(self, *args):
         out = (ctypes.c_int * 2)()
-        self.lib.g_splits(*args, out)
+        self.lib.g_splits(*args[:-1], ctypes.c_longlong(args[-1]), out)
         return out[0], out[1]
 
 
 class Layout:
     """Byte strides (page, token, head) of K and of V, and where V starts."""
 
-    def __init__(self, name, page, heads, dim):
+    def __init__(self, name, page, heads, dim, element_bytes=1):
+        dim *= element_bytes
         row, self.name = heads * dim, name
         if name == "nhd":  # [page][token][head][dim], V of its own
             self.k = self.v = (page * row, row, dim)
@@ -105,36 +141,74 @@ class Layout:
 
 ATTENTION = [("q", "p"), ("k_pages", "p"), ("v_pages", "p"), ("page_table", "p"), ("lengths", "p"),
              ("query_start", "p"), ("out", "p"), ("lse", "p"), ("partials", "p"), ("counters", "p"),
-             ("score_scale", "float"), ("output_scale", "float"), ("max_tokens", "i32"),
-             ("max_sequences", "i32"), ("max_pages_per_sequence", "i32")]
+             ("sinks", "p"), ("alibi_slopes", "p"),
+             ("score_scale", "float"), ("output_scale", "float"), ("soft_cap", "float"), ("max_tokens", "i32"),
+             ("max_sequences", "i32"), ("max_pages_per_sequence", "i32"), ("window", "i32")]
 ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("cache_type", "i32"), ("q_heads", "i32"),
                        ("kv_heads", "i32"), ("head_dim", "i32"), ("page_size", "i32"),
                        ("k_page_stride", "i64"), ("k_token_stride", "i32"), ("k_head_stride", "i32"),
                        ("v_page_stride", "i64"), ("v_token_stride", "i32"), ("v_head_stride", "i32"),
-                       ("tile", "i32"), ("stages", "i32"), ("unroll", "i32"), ("split_tokens", "i32"),
+                       ("tile", "i32"), ("stages", "i32"), ("unroll", "i32"), ("rows", "i32"),
+                       ("has_window", "i32"), ("has_soft_cap", "i32"), ("has_sinks", "i32"), ("has_alibi", "i32"),
+                       ("split_tokens", "i32"),
                        ("num_splits", "i32"), ("has_lse", "i32")]
+STRIDES = ("k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride")
 WRITE = [("k", "p"), ("v", "p"), ("k_pages", "p"), ("v_pages", "p"), ("slots", "p"), ("k_scale", "float"),
          ("v_scale", "float"), ("max_tokens", "i32"), ("num_slots", "i64")]
 WRITE_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("kv_heads", "i32"),
                    ("head_dim", "i32"), ("page_size", "i32"), ("k_page_stride", "i64"),
                    ("k_token_stride", "i32"), ("k_head_stride", "i32"), ("v_page_stride", "i64"),
                    ("v_token_stride", "i32"), ("v_head_stride", "i32"), ("k_scale_is_pow2", "i32"),
-                   ("v_scale_is_pow2", "i32")]
+                   ("v_scale_is_pow2", "i32"), ("per_head", "i32")]
 
 
-def wrapper(name, function, arguments, constants, values, min_ctas):
-    """LLVM IR of a kernel that calls `function` with constants."""
-    kinds = dict(p="ptr")
+PREFILL = [a for a in ATTENTION if a[0] not in ("partials", "counters")]
+PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "split_tokens", "num_splits")]
+PREFILL_CONSTANTS += [("warps", "i32")]
+ELEMENTWISE = {
+    "kvcache_quantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
+                         [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32")]),
+    "kvcache_dequantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
+                           [("arch", "i32"), ("cache_type", "i32"), ("out_type", "i32")]),
+    "kvcache_merge_states": ([("a", "p"), ("lse_a", "p"), ("b", "p"), ("lse_b", "p"), ("out", "p"), ("lse", "p"), ("rows", "i32")],
+                             [("arch", "i32"), ("type", "i32"), ("head_dim", "i32")]),
+    "kvcache_copy_pages": ([("pages", "p"), ("pairs", "p"), ("num_pages", "i64")], [("arch", "i32"), ("page_bytes", "i64")]),
+}
+
+
+def wrapper(name, function, arguments, constants, values, min_ctas, scales=(), head=None, threads=128):
+    """LLVM IR of a kernel that calls `function` with constants.
+
+    With `head`, a pair of a block dimension and a divisor, the arguments `scales` come
+    as one for each KV head, and the kernel picks that of its head: what the
+    compiler does for per-head scales.
+    """
+    kinds, heads = dict(p="ptr"), values["kv_heads"] if head else 1
     declared = ", ".join(kinds.get(t, t) for _, t in arguments + constants)
-    params = ", ".join(f"{'ptr addrspace(1)' if t == 'p' else t} %{n}" for n, t in arguments)
+    given, code = [], ""
+    if head:
+        code = (f"  %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.{head[0]}()\n"
+                f"  %head = udiv i32 %block, {head[1]}\n")
+    for n, t in arguments:
+        if not head or n not in scales:
+            given.append((n, t))
+            continue
+        given += [(f"{n}.{h}", t) for h in range(heads)]
+        code += f"  %{n}.s0 = fadd {t} %{n}.0, -0.0\n"
+        for h in range(1, heads):
+            code += (f"  %{n}.c{h} = icmp eq i32 %head, {h}\n"
+                     f"  %{n}.s{h} = select i1 %{n}.c{h}, {t} %{n}.{h}, {t} %{n}.s{h - 1}\n")
+    params = ", ".join(f"{'ptr addrspace(1)' if t == 'p' else t} %{n}" for n, t in given)
     casts = "".join(f"  %{n}.g = addrspacecast ptr addrspace(1) %{n} to ptr\n" for n, t in arguments if t == "p")
-    actual = [f"ptr %{n}.g" if t == "p" else f"{t} %{n}" for n, t in arguments]
+    actual = [f"ptr %{n}.g" if t == "p" else f"{t} %{n}.s{heads - 1}" if head and n in scales else f"{t} %{n}"
+              for n, t in arguments]
     actual += [f"{t} {int(values[n])}" for n, t in constants]
     return (f'target triple = "nvptx64-nvidia-cuda"\n'
             f"declare void @{function}({declared})\n"
-            f"define ptx_kernel void @{name}({params}) #0 {{\n{casts}"
+            f"declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()\ndeclare i32 @llvm.nvvm.read.ptx.sreg.ctaid.y()\n"
+            f"define ptx_kernel void @{name}({params}) #0 {{\n{casts}{code}"
             f"  call void @{function}({', '.join(actual)})\n  ret void\n}}\n"
-            f'attributes #0 = {{ "nvvm.maxntid"="128" "nvvm.minctasm"="{min_ctas}" }}\n')
+            f'attributes #0 = {{ "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{min_ctas}" }}\n')
 
 
 class Builder:
@@ -168,32 +242,57 @@ class Builder:
 
     def attention(self, name, **values):
         """LLVM IR of an attention instance; unset tuning comes from Geometry.h."""
-        v = dict(values)
-        group = v["q_heads"] // v["kv_heads"]
-        tuning = self.geometry.tuning(v["arch"], v["head_dim"], group, v["page_size"])
+        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, num_splits=1)
+        v.update(values)
+        tuning = self.geometry.tuning(v["arch"], v["head_dim"], self.geometry.columns_of(v), v["page_size"],
+                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"])
         min_ctas = v.pop("min_ctas", tuning.pop("min_ctas"))
         for key in ("tile", "stages", "unroll"):
             v.setdefault(key, tuning[key])
-        v.setdefault("cache_type", 0)
-        v.setdefault("has_lse", 1)
-        v.setdefault("num_splits", 1)
         v.setdefault("split_tokens", self.geometry.granule(v["tile"], v["page_size"]))
         layout = v.pop("layout")
         v.update(zip(("k_page_stride", "k_token_stride", "k_head_stride"), layout.k))
         v.update(zip(("v_page_stride", "v_token_stride", "v_head_stride"), layout.v))
-        legal = self.geometry.legal(v["q_heads"], v["kv_heads"], v["head_dim"], v["page_size"], v["tile"],
-                                    v["stages"], v["unroll"], v["split_tokens"], v["num_splits"])
-        if not legal:
-            raise ValueError(f"Geometry.h refuses {v}")
-        text = wrapper(name, "kvcache_paged_attention", ATTENTION, ATTENTION_CONSTANTS, v, min_ctas)
+        problem = self.geometry.problem_of(v)
+        if problem:
+            raise ValueError(f"Geometry.h refuses {v}: {problem}")
+        head = None
+        if v.setdefault("per_head", 0):
+            head = ("x", self.geometry.grid_of(v, 1, 1)[0] // v["kv_heads"])
+        function, arguments, constants = "kvcache_paged_attention", ATTENTION, ATTENTION_CONSTANTS
+        if v.setdefault("runtime_strides", 0):
+            function += "_strided"
+            arguments = arguments + [c for c in constants if c[0] in STRIDES]
+            constants = [c for c in constants if c[0] not in STRIDES]
+        text = wrapper(name, function, arguments, constants, v, min_ctas, ("score_scale", "output_scale"), head)
         return (name, text), v
 
+    def prefill(self, name, **values):
+        """LLVM IR of a prefill instance, and its constants; `rows` are those of a CTA."""
+        v = dict(cache_type=0, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, per_head=0, runtime_strides=0)
+        v.update(values)
+        g, group = self.geometry, v["q_heads"] // v["kv_heads"]
+        v.setdefault("warps", g.prefill_warps(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
+                                              v["page_size"]))
+        if not v["warps"]:
+            raise ValueError(f"Geometry.h refuses {v}")
+        layout = v.pop("layout")
+        v.update(zip(STRIDES, layout.k + layout.v))
+        v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), num_splits=1, split_tokens=0, tile=16, stages=2, unroll=1)
+        ctas = g.ctas(v["arch"], g.shared_of(v))
+        return (name, wrapper(name, "kvcache_prefill", PREFILL, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
+
+    def elementwise(self, name, function, **values):
+        arguments, constants = ELEMENTWISE[function]
+        return (name, wrapper(name, function, arguments, constants, values, 1))
+
     def write(self, name, **values):
-        v = dict(cache_type=0, **values)
+        v = dict(dict(cache_type=0, per_head=0), **values)
         layout = v.pop("layout")
         v.update(zip(("k_page_stride", "k_token_stride", "k_head_stride"), layout.k))
         v.update(zip(("v_page_stride", "v_token_stride", "v_head_stride"), layout.v))
-        return (name, wrapper(name, "kvcache_write", WRITE, WRITE_CONSTANTS, v, 1)), v
+        return (name, wrapper(name, "kvcache_write", WRITE, WRITE_CONSTANTS, v, 1, ("k_scale", "v_scale"),
+                              ("y", 1) if v["per_head"] else None)), v
 
 
 def ptxas_path():

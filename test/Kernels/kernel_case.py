@@ -21,7 +21,10 @@ def e5m2_values():
     return (np.arange(256).astype(np.uint16) << 8).view(np.float16).astype(np.float64)
 
 
-VALUES = {0: e4m3_values(), 1: e5m2_values()}
+# By cache type: e4m3, e5m2, f16, bf16. Codes of the last two are 16-bit.
+with np.errstate(invalid="ignore"):
+    VALUES = {0: e4m3_values(), 1: e5m2_values(), 2: np.arange(65536).astype(np.uint16).view(np.float16).astype(np.float64),
+              3: (np.arange(65536, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)}
 
 
 def bf16_bits(x):
@@ -32,17 +35,21 @@ def bf16_bits(x):
 
 
 def to_bits(x, q_type):
+    if q_type == 2:
+        return np.ascontiguousarray(x, np.float32).view(np.uint32)
     return bf16_bits(x) if q_type == 1 else np.ascontiguousarray(x, np.float32).astype(np.float16).view(np.uint16)
 
 
 def from_bits(b, q_type):
     b = np.ascontiguousarray(b)
+    if q_type == 2:
+        return b.view(np.float32)
     return (b.astype(np.uint32) << 16).view(np.float32) if q_type == 1 else b.view(np.float16).astype(np.float32)
 
 
 def ulp(x, q_type):
     """Distance of neighbours at |x| in the output type."""
-    bits, smallest = (8, -126) if q_type == 1 else (11, -14)
+    bits, smallest = ((11, -14), (8, -126), (24, -126))[q_type]
     with np.errstate(divide="ignore"):
         e = np.floor(np.log2(np.abs(x)))
     return 2.0 ** (np.maximum(np.where(np.isfinite(e), e, smallest), smallest) - bits + 1)
@@ -51,13 +58,18 @@ def ulp(x, q_type):
 class Batch:
     """Sequences with their cache pages; unused slots hold NaN codes.
 
-    lengths: tokens in the cache; queries: rows of each sequence.
+    lengths: tokens in the cache; queries: rows of each sequence; window: keys seen
+    before a query's own; soft_cap: bound of the scores.
     """
 
     def __init__(self, shape, lengths, queries=None, seed=0, rows=None, spare_pages=3, k_scale=0.9, v_scale=1.25,
-                 softmax_scale=None, max_pages=None):
+                 softmax_scale=None, max_pages=None, window=None, soft_cap=None):
         rng = np.random.default_rng(seed)
         s = self.shape = dict(shape)
+        self.window, self.soft_cap = window, soft_cap
+        # Sinks around the largest scores; slopes as ALiBi has them for 2^n heads.
+        self.sinks = rng.uniform(-4, 8, s["q_heads"]).astype(np.float32) if s.get("has_sinks") else None
+        self.slopes = (2.0 ** (-8 * (np.arange(s["q_heads"]) + 1) / s["q_heads"])).astype(np.float32) if s.get("has_alibi") else None
         self.layout, page, heads, dim = s["layout"], s["page_size"], s["kv_heads"], s["head_dim"]
         self.lengths = np.array(lengths, np.int32)
         self.queries = np.array([1] * len(lengths) if queries is None else queries, np.int32)
@@ -78,9 +90,13 @@ class Batch:
             used += n
         # Codes of about normal values, as [page][token][head][dim].
         values = VALUES[s["cache_type"]]
-        finite = np.sort(values[:128][np.isfinite(values[:128])])
-        x = np.abs(rng.standard_normal(4096))
-        codes = (np.abs(finite[None] - x[:, None]).argmin(1) | rng.integers(0, 2, 4096) << 7).astype(np.uint8)
+        if s["cache_type"] < 2:
+            finite = np.sort(values[:128][np.isfinite(values[:128])])
+            x = np.abs(rng.standard_normal(4096))
+            codes = (np.abs(finite[None] - x[:, None]).argmin(1) | rng.integers(0, 2, 4096) << 7).astype(np.uint8)
+        else:
+            codes = to_bits(rng.standard_normal(4096).astype(np.float32), s["cache_type"] - 2)
+            k_scale = v_scale = 1
         size = (self.pages, page, heads, dim)
         self.k, self.v = (codes[rng.integers(0, 4096, size)] for _ in range(2))
         self.slot_used = np.zeros((self.pages, page), bool)
@@ -88,10 +104,12 @@ class Batch:
             t = np.arange(n)
             self.slot_used[self.table[i, t // page], t % page] = True
         for c in (self.k, self.v):
-            c[~self.slot_used] = np.where(np.arange(dim) % 2, 0x7F, 0xFF).astype(np.uint8)
+            c[~self.slot_used] = np.where(np.arange(dim) % 2, *((0x7F, 0xFF) if s["cache_type"] < 2 else (0x7FC1, 0xFFFF))).astype(c.dtype)
         self.q = rng.standard_normal((self.rows, s["q_heads"], dim)).astype(np.float32)
         self.q[self.total:] = np.nan
         self.k_scale, self.v_scale = np.float32(k_scale), np.float32(v_scale)
+        if s.get("per_head"):
+            self.k_scale, self.v_scale = (np.float32(x * 1.7 ** np.arange(heads)) for x in (k_scale, v_scale))
         self.softmax_scale = dim**-0.5 if softmax_scale is None else softmax_scale
 
     def slot(self, sequence, token):
@@ -107,8 +125,10 @@ class Batch:
         lay, s = self.layout, self.shape
         page, heads, dim = s["page_size"], s["kv_heads"], s["head_dim"]
 
+        size_of = self.k.itemsize
+
         def index(strides):
-            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :dim]
+            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :dim * size_of]
             return p * strides[0] + t * strides[1] + h * strides[2] + d
 
         size = self.pages * lay.page_bytes
@@ -116,10 +136,11 @@ class Batch:
         for _ in range(1 if lay.v_offset is not None else 2):
             pools.append(np.full(size, 0x7F, np.uint8))
             maps.append(np.zeros(size, np.uint8))
-        written = np.broadcast_to(self.slot_used[:, :, None, None], self.k.shape)
+        k, v = (np.ascontiguousarray(c).view(np.uint8) for c in (self.k, self.v))
+        written = np.broadcast_to(self.slot_used[:, :, None, None], k.shape)
         ik, iv = index(lay.k), index(lay.v) + (lay.v_offset or 0)
-        pools[0][ik], maps[0][ik] = self.k, written
-        pools[-1][iv], maps[-1][iv] = self.v, written
+        pools[0][ik], maps[0][ik] = k, written
+        pools[-1][iv], maps[-1][iv] = v, written
         return pools, maps
 
     def query_bits(self):
@@ -127,12 +148,16 @@ class Batch:
 
     def query_written(self):
         """Rows past the last query are memory that nobody wrote."""
-        written = np.zeros((self.rows, self.shape["q_heads"] * self.shape["head_dim"] * 2), np.uint8)
+        written = np.zeros((self.rows, self.shape["q_heads"] * self.shape["head_dim"] * (4 if self.shape["q_type"] == 2 else 2)), np.uint8)
         written[:self.total] = 1
         return written.reshape(-1)
 
     def score_scale(self):
-        return np.float32(float(self.softmax_scale) * float(self.k_scale) * LOG2E)
+        factor = 2 / self.soft_cap if self.soft_cap else 1
+        return np.float32(float(self.softmax_scale) * np.float64(self.k_scale) * LOG2E * factor)
+
+    def cap_constant(self):
+        return np.float32((self.soft_cap or 0) * LOG2E)
 
     def reference(self):
         """Output, LSE and sum of |p v| of every row in float64."""
@@ -148,19 +173,28 @@ class Batch:
                 t = np.arange(n)
                 pages = self.table[i, t // page]
                 k, v = (values[c[pages, t % page]] for c in (self.k, self.v))  # [token][head][dim]
-                k, v = k * float(self.k_scale), v * float(self.v_scale)
+                k, v = (x * np.reshape(np.float64(s), (-1, 1)) for x, s in ((k, self.k_scale), (v, self.v_scale)))
                 for j in range(self.queries[i]):
                     row, position = self.query_start[i] + j, n - self.queries[i] + j
                     if position < 0:
                         continue
+                    seen = slice(max(0, position - self.window) if self.window is not None else 0, position + 1)
                     for h in range(s["kv_heads"]):
                         heads = slice(h * group, (h + 1) * group)
-                        x = q[row, heads] @ k[:position + 1, h].T * self.softmax_scale
+                        x = q[row, heads] @ k[seen, h].T * self.softmax_scale
+                        if self.soft_cap:
+                            x = self.soft_cap * np.tanh(x / self.soft_cap)
+                        if self.slopes is not None:
+                            x = x + self.slopes[heads, None].astype(np.float64) * (np.arange(n)[seen] - position)
                         top = x.max(1, keepdims=True)
+                        if self.sinks is not None:
+                            top = np.maximum(top, self.sinks[heads, None])
                         p = np.exp(x - top)
                         norm = p.sum(1, keepdims=True)
-                        out[row, heads] = p @ v[:position + 1, h] / norm
-                        magnitude[row, heads] = p @ np.abs(v[:position + 1, h]) / norm
+                        if self.sinks is not None:
+                            norm = norm + np.exp(self.sinks[heads, None].astype(np.float64) - top)
+                        out[row, heads] = p @ v[seen, h] / norm
+                        magnitude[row, heads] = p @ np.abs(v[seen, h]) / norm
                         lse[row, heads] = (top + np.log(norm))[:, 0]
         return out, lse, magnitude
 
@@ -181,7 +215,8 @@ class Result:
         if (np.isnan(got) != nan).any():
             found.append(f"NaN in {np.isnan(got).sum()} outputs, expected in {nan.sum()}; first difference at "
                          f"{tuple(np.argwhere(np.isnan(got) != nan)[0])}")
-        bound = ulp(want, q_type) + 2.0**-9 * magnitude
+        # P has the type of what it multiplies: f16, or bf16 with a cache of bf16.
+        bound = ulp(want, q_type) + 2.0 ** (-8 if b.shape["cache_type"] == 3 else -9) * magnitude
         with np.errstate(invalid="ignore"):
             error = np.where(nan | np.isnan(got), 0, np.abs(got - want))
             ratio = np.where(nan, 0, error / bound)
@@ -200,7 +235,7 @@ class Result:
             if self.lse_worst > lse_error:
                 at = np.unravel_index(error.argmax(), error.shape)
                 found.append(f"LSE {tuple(map(int, at))} is {got_lse[at]}, expected {want_lse[at]}")
-        if (self.out[b.total:] != SENTINEL).any() or (self.lse[b.total:].view(np.uint32) != SENTINEL32).any():
+        if (self.out[b.total:] != (SENTINEL32 if q_type == 2 else SENTINEL)).any() or (self.lse[b.total:].view(np.uint32) != SENTINEL32).any():
             found.append("a row past query_start[max_sequences] was written")
         if self.counters.any():
             found.append(f"counters are not zero again: {np.flatnonzero(self.counters)[:4]}")

@@ -28,7 +28,8 @@ class Attention:
         key = tuple(sorted((k, v.name if hasattr(v, "page_bytes") else v) for k, v in values.items()))
         if key not in self.instances:
             name = f"attention_{len(self.instances)}"
-            kernel, full = self.builder.attention(name, **values)
+            given = {k: v for k, v in values.items() if k != "prefill"}
+            kernel, full = (self.builder.prefill if values.get("prefill") else self.builder.attention)(name, **given)
             self.instances[key] = (name, dict(full, layout=values["layout"]))
             self.pending.setdefault(values["arch"], []).append(kernel)
         return self.instances[key]
@@ -41,11 +42,12 @@ class Attention:
                 self.modules.update((name, module) for name, _ in part)
         self.pending = {}
 
-    def workspace(self, instance, rows):
+    def workspace(self, instance, batch):
         _, v = instance
         g = self.builder.geometry
-        floats = g.partials(rows, v["q_heads"], v["kv_heads"], v["head_dim"], v["num_splits"]) // 4
-        words = g.counters(rows, v["q_heads"], v["kv_heads"], v["num_splits"]) // 4
+        x, y, splits = g.grid_of(v, batch.rows, len(batch.lengths))
+        floats = g.partials(x, y, g.columns_of(v), v["head_dim"], splits) // 4
+        words = g.counters(x, y, splits) // 4
         return np.full(max(floats, 4), np.nan, np.float32), np.zeros(max(words, 1), np.uint32)
 
     def run(self, instance, batch, launches=1, late=False, quantum=0, pools=None, offsets=(0, 0)):
@@ -53,14 +55,13 @@ class Attention:
         self.compile()
         name, v = instance
         d, g, rows = self.device, self.builder.geometry, batch.rows
-        group = v["q_heads"] // v["kv_heads"]
-        partials, counters = self.workspace(instance, rows)
+        partials, counters = self.workspace(instance, batch)
         q = np.ascontiguousarray(batch.query_bits())
         buffers, maps = pools or batch.pools()
         findings, outputs = [], []
         for _ in range(launches):
             d.clear()
-            out = np.full(q.shape, SENTINEL, np.uint16)
+            out = np.full(q.shape, SENTINEL if q.dtype == np.uint16 else SENTINEL32, q.dtype)
             lse = np.full(q.shape[:2], SENTINEL32, np.uint32).view(np.float32)
             k = d.buffer(buffers[0], "k_pages", maps[0] if maps else None)
             if len(buffers) > 1:
@@ -73,14 +74,21 @@ class Attention:
                         d.buffer(batch.lengths, "lengths"), d.buffer(batch.query_start, "query_start"),
                         d.buffer(out, "out", writable=True),
                         d.buffer(lse, "lse", writable=True) if v["has_lse"] else 0,
-                        d.buffer(partials, "partials", np.zeros(partials.nbytes, np.uint8), writable=True) if split else 0,
-                        d.buffer(counters, "counters", writable=True) if split else 0]
+                        *([] if v.get("prefill") else [
+                            d.buffer(partials, "partials", np.zeros(partials.nbytes, np.uint8), writable=True) if split else 0,
+                            d.buffer(counters, "counters", writable=True) if split else 0]),
+                        d.buffer(batch.sinks, "sinks") if v["has_sinks"] else 0,
+                        d.buffer(batch.slopes, "alibi_slopes") if v["has_alibi"] else 0]
             arguments = [np.uint64(p) for p in pointers]
-            arguments += [batch.score_scale(), batch.v_scale, np.int32(rows), np.int32(len(batch.lengths)),
-                          np.int32(batch.max_pages)]
-            grid = (g.grid_x(v["q_heads"], v["kv_heads"]), rows, v["num_splits"])
-            shared = g.shared(v["head_dim"], group, v["tile"], v["stages"])
-            findings += d.launch(self.modules[name], name, grid, shared, arguments, late=late, quantum=quantum)
+            heads = v["kv_heads"] if v["per_head"] else 1
+            arguments += [*np.resize(batch.score_scale(), heads), *np.resize(batch.v_scale, heads), batch.cap_constant(),
+                          np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages), np.int32(batch.window or 0)]
+            if v["runtime_strides"]:
+                for strides in (batch.layout.k, batch.layout.v):
+                    arguments += [np.int64(strides[0]), np.int32(strides[1]), np.int32(strides[2])]
+            grid = g.grid_of(v, rows, len(batch.lengths))
+            findings += d.launch(self.modules[name], name, grid, g.shared_of(v), arguments, late=late, quantum=quantum,
+                                 block=32 * v.get("warps", 4))
             outputs.append((out.copy(), lse.copy()))
         for out, lse in outputs[1:]:
             if (out != outputs[0][0]).any() or (lse.view(np.uint32) != outputs[0][1].view(np.uint32)).any():
@@ -112,9 +120,13 @@ class Write:
         pointers = [d.buffer(np.ascontiguousarray(k), "k"), d.buffer(np.ascontiguousarray(v), "v"), at[0],
                     at[1] if len(at) > 1 else at[0] + lay.v_offset, d.buffer(np.ascontiguousarray(slots, np.int64), "slots")]
         arguments = [np.uint64(p) for p in pointers]
-        arguments += [np.float32(scales[0]), np.float32(scales[1]), np.int32(rows),
+        per_head = values["per_head"]
+        # One scale for K and one for V; per head, an array of them each.
+        arguments += [np.float32(x) for s in scales for x in (s if per_head else [s])]
+        arguments += [np.int32(rows),
                       np.int64(pages * values["page_size"] if num_slots is None else num_slots)]
-        grid = (self.builder.geometry.write_grid(rows, values["kv_heads"], values["head_dim"]), 1, 1)
+        g, heads = self.builder.geometry, values["kv_heads"]
+        grid = (g.write_grid(rows, 1 if per_head else heads, values["head_dim"]), g.write_grid_y(heads, per_head), 1)
         return pools, d.launch(module, name, grid, 0, arguments)
 
 
@@ -165,6 +177,7 @@ class Suite:
 
 def describe(instance):
     v = instance[1]
-    return (f"sm_{v['arch']} {'bf16' if v['q_type'] else 'f16'} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
+    return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {('f16', 'bf16', 'f32')[v['q_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
             f"page {v['page_size']} {v['layout'].name} tile {v['tile']}x{v['stages']} u{v['unroll']} "
-            f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']}")
+            f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']} rows {v['rows']} "
+            f"window {v['has_window']} cap {v['has_soft_cap']}")

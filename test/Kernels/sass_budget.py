@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "utils"))
 import sass_counts  # noqa: E402
 
-SLOTS = {90: 0.04, 80: 0.08}
+SLOTS = {90: 0.04, 89: 0.04, 120: 0.04, 80: 0.08}
 IN_FLIGHT = {90: 64 << 10, 80: 64 << 10, 89: 32 << 10, 120: 32 << 10}
 
 
@@ -31,7 +31,7 @@ def main():
     g = builder.geometry
 
     # The shape with a budget, bf16 Q, D 128, group 8: pages and layouts. Then
-    # other structures, for registers and spills.
+    # other structures, for registers and spills, some with budgets of their own.
     cases = []
     for arch in (90, 80):
         for page in (16, 64):
@@ -46,7 +46,14 @@ def main():
         cases.append((arch, False, 64, 8, 128, 64, "nhd", 1, dict(tile=16, stages=4, unroll=4)))
         cases.append((arch, False, 48, 3, 128, 64, "nhd", 1, dict(tile=32, stages=3, unroll=3, min_ctas=1)))
     for arch in (89, 120):
-        cases.append((arch, False, 64, 8, 128, 64, "nhd", 1, {}))
+        cases.append((arch, True, 64, 8, 128, 64, "nhd", 1, {}))
+    plain = len([c for c in cases if c[0] == 90])
+    for budget, heads, dim, more in ((0.05, 32, 128, {}), (0.05, 128, 128, {}), (0.05, 64, 64, {}), (0.06, 64, 256, {}),
+                                     (0.045, 64, 128, dict(runtime_strides=1)), (0.04, 64, 128, dict(has_window=1)),
+                                     (0.04, 64, 128, dict(has_sinks=1)), (0.042, 64, 128, dict(has_soft_cap=1)),
+                                     (0.04, 64, 128, dict(has_alibi=1)), (0.04, 64, 128, dict(cache_type=1)),
+                                     (0.02, 64, 128, dict(cache_type=3)), (0.07, 64, 128, dict(rows=4))):
+        cases.append((90, budget, heads, 8, dim, 16, "nhd", 1, more))
 
     failed = passed = 0
     rows = []
@@ -56,12 +63,15 @@ def main():
             _, budget, heads, kv_heads, dim, page, layout, q_type, more = case
             kernel, full = builder.attention(
                 f"k{len(kernels)}", arch=arch, q_type=q_type, q_heads=heads, kv_heads=kv_heads, head_dim=dim,
-                page_size=page, num_splits=4, layout=Layout(layout, page, kv_heads, dim), **more)
+                page_size=page, num_splits=4, layout=Layout(layout, page, kv_heads, dim, 2 if more.get("cache_type", 0) >= 2 else 1), **more)
             kernels.append(kernel)
-            values.append((budget, not more, layout, full))
+            tuned = any(key in more for key in ("tile", "stages", "unroll", "min_ctas"))
+            values.append((SLOTS[arch] if budget is True else budget, not tuned, layout, full))
         if arch in (90, 80):
             kernels.append(builder.write("w", arch=arch, in_type=1, kv_heads=8, head_dim=128, page_size=16,
                                          layout=Layout("nhd", 16, 8, 128), k_scale_is_pow2=0, v_scale_is_pow2=1)[0])
+            kernels.append(builder.prefill("prefill", arch=arch, q_type=1, q_heads=64, kv_heads=8, head_dim=128, page_size=16,
+                                           layout=Layout("nhd", 16, 8, 128))[0])
         path = os.path.join(options.work, f"budget{arch}.cubin")
         ptxas = cubin(builder.ptx(kernels, arch), arch, path)
         entries = {e["kernel"]: e for e in sass_counts.report(path)}
@@ -72,29 +82,48 @@ def main():
                 if e[what]:
                     problems.append(f"{what} {e[what]}")
             problems += [f"ptxas: {k} {ptxas[name][k]}" for k in ("stack", "spill_stores", "spill_loads") if ptxas[name][k]]
-            if name != "w":
+            if name == "prefill":
+                # Four steps of 16 keys to one tile of 64 that is copied and converted.
+                step = e["tensor_step"]
+                share = 4 * step["tensor"] / (4 * step["instructions"] + step["around"])
+                if arch == 90 and share < 0.30:
+                    problems.append(f"{share:.3f} of the instructions are tensor instructions, expected 0.30")
+                if options.table:
+                    print(f"sm_{arch} prefill, 64/8 heads, D 128: {step['tensor']} of {step['instructions']} instructions a step are "
+                          f"tensor instructions; {share:.3f} of all, with the {step['around']} around four steps\n")
+            elif name != "w":
                 budget, defaults, layout, v = values[int(name[1:])]
-                group = v["q_heads"] // v["kv_heads"]
-                shared = g.shared(v["head_dim"], group, v["tile"], v["stages"])
+                element = g.cache_bytes(v["cache_type"])
+                shared = g.shared_of(v)
                 ctas = sass_counts.ctas_per_sm(arch, e["registers"], shared)
                 loop = e["loop"]
-                iterations = loop["kv_bytes"] / g.per_iteration(v["head_dim"], v["tile"])
-                flight = (v["stages"] - 1) * g.per_iteration(v["head_dim"], v["tile"]) * 4 * ctas
+                iterations = loop["kv_bytes"] / g.per_iteration(v["head_dim"], element, v["tile"])
+                flight = (v["stages"] - 1) * g.per_iteration(v["head_dim"], element, v["tile"]) * 4 * ctas
                 waits = e["outstanding_groups"]
+                what = "".join(f" {k}={v[k]}" for k in ("cache_type", "rows", "has_window", "has_soft_cap", "has_sinks", "has_alibi",
+                                                        "runtime_strides") if v[k] > (k == "rows"))
                 text = (f"sm_{arch} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} page {v['page_size']} {layout} "
-                        f"tile {v['tile']}x{v['stages']}")
+                        f"tile {v['tile']}x{v['stages']}{what}")
                 if iterations != v["unroll"]:
                     problems.append(f"main loop copies {loop['kv_bytes']} bytes, expected {v['unroll']} iterations")
                 if waits != v["stages"] - 1:
                     problems.append(f"{waits} groups in flight at the wait, expected {v['stages'] - 1}")
-                if budget and loop["slots_per_byte"] > SLOTS[arch]:
-                    problems.append(f"{loop['slots_per_byte']:.4f} slots per KV byte, budget {SLOTS[arch]}")
+                if budget and loop["slots_per_byte"] > budget:
+                    problems.append(f"{loop['slots_per_byte']:.4f} slots per KV byte, budget {budget}")
+                # A window and sinks have no part in the main loop, and a soft cap four
+                # instructions for each score and one for each column of a lane.
+                if arch == 90 and int(name[1:]) >= plain and v["head_dim"] == 128:
+                    more = loop["instructions"] - entries["k0"]["loop"]["instructions"]
+                    if (v["has_window"] or v["has_sinks"]) and more > 0:
+                        problems.append(f"{more} instructions more in the main loop, with the feature on")
+                    if v["has_soft_cap"] and more > 2 * (4 * 4 + 2):
+                        problems.append(f"a soft cap takes {more} instructions in 32 tokens")
                 if defaults and flight < IN_FLIGHT[arch]:
                     problems.append(f"{flight} bytes in flight, budget {IN_FLIGHT[arch]}")
                 if ctas < 1:
                     problems.append("does not fit on a multiprocessor")
                 rows.append((arch, f"{v['q_heads']}/{v['kv_heads']}", v["head_dim"], "bf16" if v["q_type"] else "f16",
-                             v["page_size"], layout, f"{v['tile']} x {v['stages']}", loop["instructions"] // v["unroll"],
+                             v["page_size"], layout + what, f"{v['tile']} x {v['stages']}", loop["instructions"] // v["unroll"],
                              f"{loop['slots_per_byte']:.4f}", e["registers"], shared, ctas, flight >> 10))
             if problems:
                 failed += 1

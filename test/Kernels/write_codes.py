@@ -13,11 +13,12 @@ SCALES = [1.0, 0.05, 0.0123, 0.003, 1.7, float(np.nextafter(np.float32(0.05), np
           1.1754944e-38, 3.0e38, 0.25, 2.0**-9, 2.0**127, 2.0**-126]
 
 
-def codes(bits, in_type, scale):
+def codes(bits, in_type, scale, cache_type=0):
     """Reference: f32 division to nearest, saturation, conversion to nearest; every NaN is 0x7F."""
     with np.errstate(all="ignore"):
         x = from_bits(bits, in_type).astype(np.float32) / np.float32(scale)
-    byte = np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    top, kind = ((448, ml_dtypes.float8_e4m3fn), (57344, ml_dtypes.float8_e5m2))[cache_type]
+    byte = np.clip(x, -top, top).astype(kind).view(np.uint8)
     return np.where(np.isnan(x), np.uint8(0x7F), byte)
 
 
@@ -60,6 +61,38 @@ def main():
                             problems.append(f"{which} scale {s}: input 0x{bits.reshape(-1)[at]:04x} gives 0x{pool[at]:02x}, "
                                             f"expected 0x{want[at]:02x}; {(pool != want).sum()} differ")
                     suite.check(f"{name} scales {scales}", problems)
+
+    # e5m2: every input at scales that reach its ends, and f32 rows with ties and
+    # neighbours of ties of both types.
+    finite = np.arange(128, dtype=np.uint8)
+    for arch in (90, 80):
+        suite.write.add({f"write_{arch}_{in_type}_e5m2": dict(
+            arch=arch, in_type=in_type, kv_heads=heads, head_dim=dim, page_size=page, layout=layout, cache_type=1,
+            k_scale_is_pow2=0, v_scale_is_pow2=0) for in_type in (0, 1)})
+        suite.write.add({f"write_{arch}_f32_{c}": dict(
+            arch=arch, in_type=2, kv_heads=heads, head_dim=dim, page_size=page, layout=layout, cache_type=c,
+            k_scale_is_pow2=0, v_scale_is_pow2=0) for c in (0, 1)})
+        for in_type, scales in ((0, (1.0, 0.0123)), (1, (0.05, 777.25)), (1, (1.0, 2.0**-126))):
+            pools, findings = suite.write.run(f"write_{arch}_{in_type}_e5m2", every, flipped, np.arange(tokens), pages, scales)
+            for which, pool, bits, s in zip("kv", pools, (every, flipped), scales):
+                want = codes(bits, in_type, s, 1).reshape(-1)
+                at = np.flatnonzero(pool != want)
+                suite.check(f"sm_{arch} e5m2 {which} type {in_type} scale {s}", findings + [
+                    f"input 0x{bits.reshape(-1)[i]:04x} gives 0x{pool[i]:02x}, expected 0x{want[i]:02x}" for i in at[:4]])
+        for c, kind in ((0, ml_dtypes.float8_e4m3fn), (1, ml_dtypes.float8_e5m2)):
+            values = finite.view(kind).astype(np.float32)
+            values = np.unique(values[np.isfinite(values)])
+            ties = (values[1:] + values[:-1]) / 2
+            x = np.concatenate([values, ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(0)),
+                                np.float32([464, 465, 57344, 61440, 61441, 1e30, np.inf, np.nan, 1e-40, 2.0**-17])])
+            x = np.resize(np.concatenate([x, -x]).astype(np.float32), (16, heads, dim))
+            pools, findings = suite.write.run(f"write_{arch}_f32_{c}", x.view(np.uint32), x[::-1].copy().view(np.uint32), np.arange(16),
+                                              1, (1.0, 0.3))
+            for which, pool, data, s in zip("kv", pools, (x, x[::-1].copy()), (1.0, 0.3)):
+                want = codes(data.view(np.uint32), 2, s, c).reshape(-1)
+                at = np.flatnonzero(pool != want)
+                suite.check(f"sm_{arch} f32 rows to cache type {c} {which}", findings + [
+                    f"{data.reshape(-1)[i]} gives 0x{pool[i]:02x}, expected 0x{want[i]:02x}" for i in at[:4]])
 
     # The vectors of the specification.
     k = np.zeros((1, heads, dim), np.float32)

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 
 from kernel_build import Layout
-from kernel_case import bf16_bits
+from kernel_case import bf16_bits, from_bits, to_bits
 from kernel_run import Suite
 
 
@@ -47,6 +47,34 @@ def main():
                 problems = findings + [f"pool {n} differs at byte {np.flatnonzero(a != b)[0]}"
                                        for n, (a, b) in enumerate(zip(pools, want)) if (a != b).any()]
                 suite.check(f"{name} fill {fill:#x}", problems)
+        # A scale for each KV head.
+        scales = [0.05 * 1.7 ** np.arange(3), 0.3 / 1.3 ** np.arange(3)]
+        per_head = dict(arch=arch, in_type=1, kv_heads=3, head_dim=80, page_size=16, k_scale_is_pow2=0, v_scale_is_pow2=0,
+                        per_head=1, layout=Layout("packed", 16, 3, 80))
+        suite.write.add({f"per_head_{arch}": per_head})
+        k, v = (bf16_bits(rng.standard_normal((21, 3, 80)) * 8) for _ in range(2))
+        slots = rng.permutation(48)[:21]
+        pools, findings = suite.write.run(f"per_head_{arch}", k, v, slots, 3, scales)
+        want = expected(k, v, slots, 3, per_head, [np.float32(s)[:, None] for s in scales], 0xAA, 48)
+        suite.check("a scale for each head", findings + ["pool differs"] * any((a != b).any() for a, b in zip(pools, want)))
+        # Caches that are not quantized: the same bits, or one rounding.
+        for in_type, cache_type in ((0, 2), (1, 3), (2, 2), (2, 3), (0, 3)):
+            lay = Layout("hnd", 16, 2, 64, 2)
+            name = f"plain_{arch}_{in_type}_{cache_type}"
+            suite.write.add({name: dict(arch=arch, in_type=in_type, kv_heads=2, head_dim=64, page_size=16, layout=lay,
+                                        cache_type=cache_type, k_scale_is_pow2=1, v_scale_is_pow2=1)})
+            x = rng.standard_normal((21, 2, 64)).astype(np.float32)
+            bits = to_bits(x, in_type)
+            bits[0, 0, :2] = to_bits(np.float32([np.inf, np.nan]), in_type)
+            slots = np.arange(20, 41)
+            pools, findings = suite.write.run(name, bits, bits[::-1].copy(), slots, 3, (1, 1))
+            for which, pool, data in zip("kv", pools, (bits, bits[::-1])):
+                got = np.array([[pool.view(np.uint16)[(s // 16 * lay.k[0] + s % 16 * lay.k[1] + h * lay.k[2]) // 2:][:64]
+                                 for h in range(2)] for s in slots])
+                want = data if in_type == cache_type - 2 else to_bits(from_bits(data, in_type), cache_type - 2)
+                same = (got == want) | (np.isnan(from_bits(got, cache_type - 2)) & np.isnan(from_bits(want, cache_type - 2)))
+                untouched = pool.size - got.size * 2 == (pool == 0xAA).sum() or (got.view(np.uint8) == 0xAA).any()
+                suite.check(f"{name} {which}", findings + ["bits differ"] * (not same.all()) + ["other bytes"] * (not untouched))
         # num_slots below the pool: the bound is the argument.
         name, values = next(iter(instances.items()))
         k, v = (bf16_bits(rng.standard_normal((4, 1, 64))) for _ in range(2))

@@ -76,3 +76,54 @@ for arch in ("sm_80", "sm_90"):
     clean(machine.launch(module, "collatz", (4,), (256,), 0,
                          [machine.buffer(numbers, "in"), machine.output(steps, "out"), i32(1000)]), "collatz")
     check(np.array_equal(steps, [collatz(int(v)) for v in numbers]), "collatz: values")
+
+    m, n, k = 128, 192, 160
+    a, b = (rng.standard_normal(x).astype(np.float16) for x in ((m, k), (k, n)))
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    for options in ({}, dict(lateCopies=1), dict(lateCopies=1, seed=7), dict(seed=8)):
+        machine.clear()
+        c = np.zeros((m, n), np.float32)
+        h = machine.output(c, "C")
+        report = machine.launch(module, "gemm_async", (n // 64, m // 64), (128,), 0,
+                                [machine.buffer(a, "A"), machine.buffer(b, "B"), h, i32(m), i32(n), i32(k)],
+                                **dict(ptx_machine.ALL, regions=1, **options))
+        clean(report, f"gemm_async {options}")
+        check(np.abs(c - want).max() < 1e-3, f"gemm_async {options}: values")
+        check(machine.initialised(h, c.nbytes).all(), "gemm_async: every byte written")
+    counts = report["counters"]
+    blocks = (n // 64) * (m // 64)
+    check(counts["instr.mma"] == blocks * 4 * (k // 16) * 8, "gemm_async: mma.sync counted")
+    check(counts["cp.async.global.bytes"] == blocks * (k // 32) * 2 * 64 * 32 * 2, "gemm_async: bytes copied")
+    check(counts["ldmatrix.wavefronts"] == counts["ldmatrix.ideal"], "gemm_async: no bank conflicts")
+    # Two stages of 8 KB by four warps.
+    check(counts["in_flight.peak"] == 4096, f"gemm_async: bytes in flight, {counts['in_flight.peak']}")
+    loop = max(report["regions"], key=lambda r: r["counters"].get("instr.mma", 0))
+    check(loop["counters"]["instr.mma"] >= counts["instr.mma"] // 2 and loop["name"].startswith("$L"),
+          "gemm_async: the products are in one region")
+
+    machine.clear()
+    a, b = (rng.integers(0, 1 << 64, 300, dtype=np.uint64) for _ in range(2))
+    r = np.zeros((300, 2), np.uint64)
+    clean(machine.launch(module, "wide_product", (3,), (128,), 0,
+                         [machine.buffer(a, "a"), machine.buffer(b, "b"), machine.output(r, "out"), i32(300)]),
+          "wide_product")
+    for x, y, (low, high) in zip(a.tolist(), b.tolist(), r.tolist()):
+        check((x * y + x + (y << 64 | y)) % (1 << 128) == high << 64 | low, "wide_product: values")
+
+    machine.clear()
+    numbers, sums = rng.integers(0, 1 << 32, 200, dtype=np.uint32), np.zeros(200, np.uint32)
+    clean(machine.launch(module, "digit_sums", (2,), (128,), 0,
+                         [machine.buffer(numbers, "in"), machine.output(sums, "out"), i32(200)]), "digit_sums")
+    digits = lambda v: sum((k + 1) * int(d) for k, d in enumerate(reversed(str(v))))
+    check(np.array_equal(sums, [digits(v) for v in numbers.tolist()]), "digit_sums: values")
+
+# Without its second barrier the next copies overwrite a stage that is read.
+path = os.path.join(out, "no-barrier.ptx")
+subprocess.check_call(["nvcc", "-O3", "-arch=sm_80", "-ptx", "-DNO_SECOND_BARRIER", "-o", path, os.path.join(here, "Inputs", "foreign.cu")])
+with open(path) as f:
+    module = machine.module(f.read(), path)
+machine.clear()
+a, b, c = np.ones((64, 96), np.float16), np.ones((96, 64), np.float16), np.zeros((64, 64), np.float32)
+report = machine.launch(module, "gemm_async", (1, 1), (128,), 0,
+                        [machine.buffer(a, "A"), machine.buffer(b, "B"), machine.output(c, "C"), i32(64), i32(64), i32(96)])
+check("race" in {f["kind"] for f in report["findings"]}, "gemm_async without its second barrier: race noticed")

@@ -1,7 +1,7 @@
 # REQUIRES: triton
 # RUN: env KVCACHE_PTX_LIB=%ptx_lib %python %s
 """PTX that Triton made (no GPU needed) runs and agrees with numpy: vector add,
-softmax, and a matmul with mma.sync. Triton's matmul for sm_90 uses wgmma: refused,
+softmax, a matmul and causal attention with mma.sync. Triton's matmul for sm_90 uses wgmma: refused,
 with the opcode and its line."""
 
 import os
@@ -47,6 +47,30 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
         y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
         acc = tl.dot(x, y, acc)
     tl.store(c + rm[:, None] * N + rn[None, :], acc)
+
+
+@triton.jit
+def attention(q, k, v, o, scale, N, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    head = tl.program_id(1)
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rd, rn = tl.arange(0, D), tl.arange(0, BN)
+    base = head * N * D
+    x = tl.load(q + base + rm[:, None] * D + rd[None, :])
+    top = tl.full((BM,), -float("inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(0, (tl.program_id(0) + 1) * BM, BN):
+        y = tl.load(k + base + (start + rn)[None, :] * D + rd[:, None])
+        s = tl.dot(x, y) * scale
+        s = tl.where(rm[:, None] >= (start + rn)[None, :], s, -float("inf"))
+        higher = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp2(s - higher[:, None])
+        keep = tl.exp2(top - higher)
+        total = total * keep + tl.sum(p, 1)
+        z = tl.load(v + base + (start + rn)[:, None] * D + rd[None, :])
+        acc = tl.dot(p.to(tl.float16), z, acc * keep[:, None])
+        top = higher
+    tl.store(o + base + rm[:, None] * D + rd[None, :], acc / total[:, None])
 
 
 machine = ptx_machine.Machine()
@@ -106,3 +130,16 @@ for capability in (80, 90):
             check(False, "wgmma should be refused")
         except RuntimeError as error:
             check("wgmma" in str(error) and "line " in str(error), f"matmul sm_90: {error}")
+
+    if capability == 80:
+        heads, n, d = 2, 128, 64
+        module, meta = compiled(attention, dict(q="*fp16", k="*fp16", v="*fp16", o="*fp32", scale="fp32", N="i32"),
+                                dict(D=d, BM=64, BN=32), capability)
+        q, k, v = (random(heads, n, d).astype(np.float16) for _ in range(3))
+        o = np.zeros((heads, n, d), np.float32)
+        report = run(module, meta, (n // 64, heads), [q, k, v, o, np.float32(d**-0.5 * 1.4426950408889634), i32(n)], o)
+        wide = [x.astype(np.float64) for x in (q, k, v)]
+        s = np.where(np.tril(np.ones((n, n), bool)), wide[0] @ wide[1].transpose(0, 2, 1) * d**-0.5, -np.inf)
+        e = np.exp(s - s.max(2, keepdims=True))
+        check(np.abs(o - e / e.sum(2, keepdims=True) @ wide[2]).max() < 5e-3, "attention sm_80")
+        check(report["counters"]["instr.mma"] > 0 and report["counters"]["instr.special"] > 0, "attention sm_80: mma and ex2")

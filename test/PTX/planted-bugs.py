@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 import ptx_machine
 from decode_case import SOURCE, Case, Shape, compile_cuda, edit, only_instances
 
-NHD, HND, NHD16 = "nhd64_t32_s3_pad", "hnd64_t32_s3_pad", "nhd16_t32_s3_pad"
+NHD, HND, NHD16, BULK = "nhd64_t32_s3_pad", "hnd64_t32_s3_pad", "nhd16_t32_s3_pad", "hnd64_t32_s3_bulk_u3"
 # what, instance, [(code, replacement, times)], what has to notice it: kinds of findings,
 # "wrong" (outputs) or "conflicts" (counters)
 BUGS = [
@@ -42,6 +42,10 @@ BUGS = [
      [("a.part_o[(orow + h) * HD + d]", "a.part_o[(orow + h + 1) * HD + d]")], {"out-of-bounds"}),
     ("head stride in 32-bit words", HND,
      [("(u64)kvh * (u32)S.head_stride", "(u64)kvh * (u32)S.head_stride * 8")], {"out-of-bounds"}),
+    ("bulk: main loop does not wait", BULK, [("mbar_wait(rbar, par & 1)", "(void)rbar")], {"async-race"}),
+    ("bulk: mbarriers not initialised", BULK, [("mbar_init(bars + 8 * s)", "(void)bars")], {"uninitialised"}),
+    ("bulk: too few bytes expected", BULK, [("mbar_expect(bar, S.tile * 256)", "mbar_expect(bar, S.tile * 128)")],
+     {"async-race"}),
     ("cp.async 8 bytes off", NHD, [("lchk * 16 + 2048)", "lchk * 16 + 2056)")], {"misaligned"}),
 ]
 
@@ -82,7 +86,7 @@ for text, (what, name, _, expected) in zip(texts, BUGS):
         if case.problems():
             seen.add("wrong")
         c = report["counters"]
-        conflicts = max(conflicts, c["ldmatrix.wavefronts"] / c["ldmatrix.ideal"])
+        conflicts = max(conflicts, c["ldmatrix.wavefronts"] / max(1, c["ldmatrix.ideal"]))
     if conflicts > 1.01:
         seen.add("conflicts")
     ok = bool(seen & expected) if expected else not seen

@@ -12,7 +12,7 @@ class Options(C.Structure):
         (n, C.c_uint32)
         for n in "memcheck initcheck racecheck synccheck counters lateCopies "
         "threads quantum".split()
-    ] + [("maxInstructions", C.c_uint64)]
+    ] + [("maxInstructions", C.c_uint64), ("seed", C.c_uint64), ("regions", C.c_uint32), ("reserved", C.c_uint32)]
 
 
 ALL = dict(memcheck=1, initcheck=1, racecheck=1, synccheck=1, counters=1, threads=1)
@@ -114,3 +114,9 @@ class Machine:
         if n < 0:
             raise RuntimeError(self.error())
         return json.loads(self._text(self.lib.kvcachePtxReport))
+
+    def table(self):
+        """Counts of the last launch, and of its regions, for people."""
+        f = self.lib.kvcachePtxTable
+        f.restype, f.argtypes = C.c_size_t, [C.c_void_p, C.c_char_p, C.c_size_t]
+        return self._text(f)

@@ -12,7 +12,7 @@
 // CHECK-NEXT: %[[C:.*]] = kvcache.get_cache @layer0
 // CHECK-NEXT: kvcache.write %{{.*}}, %{{.*}} to %[[C]]
 // CHECK-NEXT: return
-// WARN: warning: layer 'layers.0.attn': scales that the graph calculated at run time are replaced by k = 0.0125 (checkpoint "layers.0.k_scale") and v = 1 (default); results differ from those with run-time scales. For calibrated scales, calibrate offline and pass the result with scale-overlay
+// WARN: warning: layer 'layers.0.attn': scales that the graph calculated at run time are replaced by k = 0.0125 (checkpoint "layers.0.k_scale") and v = 1 (default); results differ from those with run-time scales. For calibrated scales, run kvcache-scales calibrate on sampled activations and pass the result with scale-overlay
 module @own {
   kvcache.cache_group @full page_size 16
   kvcache.scale_buffer @k : f32 = 1.250000e-02 from checkpoint "layers.0.k_scale"

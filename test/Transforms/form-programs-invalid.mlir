@@ -79,3 +79,17 @@ func.func @taken(%k: tensor<8x2x64xbf16>) {
   kvcache.write %k, %k to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
   return
 }
+
+// -----
+
+kvcache.scale_buffer @layer0.k : f32 = 1.0 from default
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+func.func private @kvcache.taken.layer0()
+// expected-error @below {{cannot form a program: the symbol @kvcache.taken.layer0 is taken; rename it}}
+func.func @taken(%k: tensor<8x2x64xbf16>) {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.write %k, %k to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}

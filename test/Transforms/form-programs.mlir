@@ -133,6 +133,49 @@ func.func @buffers(%q: memref<8x4x64xbf16>, %k: memref<8x2x64xbf16>, %v: memref<
 
 // -----
 
+// An output that starts as the query is a buffer of its own.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+
+// CHECK-LABEL: kvcache.program @kvcache.in_place(
+// CHECK-SAME:    %[[Q:[^ ]+]]: memref<?x4x64xbf16> {kvcache.name = "layer0.query"
+// CHECK-SAME:    %[[O:[^ ]+]]: memref<?x4x64xbf16> {kvcache.name = "layer0.output"
+// CHECK:           kvcache.paged_attention %[[Q]] over %{{.*}} outs(%[[O]])
+// CHECK-LABEL: func.func @in_place(
+// CHECK:         %[[NEW:.*]] = memref.alloc
+// CHECK:         memref.copy %{{.*}}, %[[NEW]]
+// CHECK:         call @kvcache.in_place.layer0(%{{.*}}, %[[NEW]]) : (memref<?x4x64xbf16>, memref<?x4x64xbf16>) -> ()
+func.func @in_place(%q: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16> {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  %o = kvcache.paged_attention %q over %c outs(%q) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  return %o : tensor<?x4x64xbf16>
+}
+
+// -----
+
+// One output goes on as the next one: it is copied between two segments.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+
+// CHECK-LABEL: func.func @handed_on(
+// CHECK:         call @kvcache.handed_on.layer0(
+// CHECK:         memref.copy
+// CHECK:         call @kvcache.handed_on.layer0.1(
+func.func @handed_on(%q: tensor<?x4x64xbf16>, %e: tensor<?x4x64xbf16>) -> (tensor<?x4x64xbf16>, tensor<?x4x64xbf16>) {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  %o = kvcache.paged_attention %q over %c outs(%e) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  %p = kvcache.paged_attention %o over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  return %o, %p : tensor<?x4x64xbf16>, tensor<?x4x64xbf16>
+}
+
+// -----
+
 // A function without cache ops is left alone.
 
 // CHECK-LABEL: func.func @nothing

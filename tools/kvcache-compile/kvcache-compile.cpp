@@ -1,10 +1,12 @@
 //===- kvcache-compile.cpp - A graph and a checkpoint become a bundle
 //-------===//
 
+#include "Emit.h"
+#include "kvcache/Bundle/Emit.h"
 #include "kvcache/InitAll.h"
 #include "kvcache/Pipelines/BundleBuilder.h"
-#include "kvcache/Runtime/Migration.h"
 #include "kvcache/Support/Files.h"
+#include "kvcache/Support/Migration.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/InitAllDialects.h"
@@ -24,6 +26,8 @@
 #include "llvm/Support/Program.h"
 #include "llvm/Support/SourceMgr.h"
 #include "llvm/Support/WithColor.h"
+#include <cmath>
+#include <csignal>
 
 using namespace mlir;
 namespace cl = llvm::cl;
@@ -51,8 +55,28 @@ static cl::list<std::string>
             cl::desc("Chips to emit code for (default: sm_90)"),
             cl::cat(mainCategory));
 static cl::opt<std::string> output("o", cl::value_desc("BUNDLE"),
-                                   cl::desc("Folder to write the bundle to"),
+                                   cl::desc("Folder to write the bundle to "
+                                            "(a file for most --emit)"),
                                    cl::Required, cl::cat(mainCategory));
+static cl::opt<std::string> emitKind(
+    "emit", cl::init("bundle"),
+    cl::value_desc("bundle|mlir|ptx|cubin|header|triton"),
+    cl::desc("What to write to -o: the bundle (default), its programs as MLIR, "
+             "its code alone, a C header with its buffers and sizes, or files "
+             "for Triton's launcher and linker"),
+    cl::cat(mainCategory));
+static cl::opt<std::string> tritonAbi(
+    "triton-abi", cl::init("3.5"), cl::value_desc("3.2|3.3|3.5"),
+    cl::desc("Release of Triton that --emit=triton writes for: it decides the "
+             "trailing scratch parameters (default: 3.5, which later ones "
+             "share)"),
+    cl::cat(mainCategory));
+static cl::list<std::string> foreignKernels(
+    "kernel", cl::value_desc("OP=DIR"),
+    cl::desc("Launch a kernel that Triton compiled for write or "
+             "paged_attention; DIR holds {name}.json, {name}.ptx and "
+             "mapping.json"),
+    cl::cat(mainCategory));
 static cl::opt<std::string> ptxasPath(
     "ptxas", cl::value_desc("PATH"),
     cl::desc(
@@ -97,6 +121,13 @@ static cl::opt<bool>
     requireCalibrated("require-calibrated",
                       cl::desc("A scale that is not given is an error"),
                       cl::cat(scaleCategory));
+static cl::opt<int64_t> tpSize("tp-size", cl::init(1), cl::value_desc("N"),
+                               cl::desc("Tensor parallel ranks; scales per "
+                                        "head are those of all ranks"),
+                               cl::cat(scaleCategory));
+static cl::opt<int64_t> tpRank("tp-rank", cl::init(0), cl::value_desc("N"),
+                               cl::desc("The rank that the graph is for"),
+                               cl::cat(scaleCategory));
 
 static cl::opt<double> softmaxScale("softmax-scale", cl::init(0.0),
                                     cl::value_desc("F"),
@@ -119,15 +150,16 @@ static cl::opt<std::string>
              cl::desc("Order of a page in memory (default: nhd)"),
              cl::cat(capacityCategory));
 static cl::opt<int64_t>
-    maxTokens("max-tokens", cl::init(256), cl::value_desc("N"),
-              cl::desc("Rows of one step, over all sequences (default: 256)"),
+    maxTokens("max-tokens", cl::init(0), cl::value_desc("N"),
+              cl::desc("Rows of one step, over all sequences (default: those "
+                       "of a static graph, else 256)"),
               cl::cat(capacityCategory));
 static cl::opt<int64_t>
-    maxSequences("max-sequences", cl::init(64), cl::value_desc("N"),
+    maxSequences("max-sequences", cl::init(0), cl::value_desc("N"),
                  cl::desc("Sequences of one step (default: 64)"),
                  cl::cat(capacityCategory));
 static cl::opt<int64_t>
-    maxPagesPerSequence("max-pages-per-sequence", cl::init(128),
+    maxPagesPerSequence("max-pages-per-sequence", cl::init(0),
                         cl::value_desc("N"),
                         cl::desc("Pages of one sequence (default: 128)"),
                         cl::cat(capacityCategory));
@@ -197,7 +229,7 @@ static std::string findPtxas() {
   return "";
 }
 
-static std::string describeScale(const ::kvcache::Scale &scale) {
+static std::string describeScale(const ::kvcache::ManifestScale &scale) {
   std::string text;
   llvm::raw_string_ostream stream(text);
   stream << llvm::format("%.6g", scale.value.value()) << " ("
@@ -268,6 +300,8 @@ int main(int argc, char **argv) {
     return 1;
   }
   llvm::InitLLVM init(argc, argv);
+  // A limit on file sizes is an error of the write, not a death in it.
+  std::signal(SIGXFSZ, SIG_IGN);
   cl::HideUnrelatedOptions({&mainCategory, &scaleCategory, &modelCategory,
                             &capacityCategory, &diagnosticCategory});
   cl::SetVersionPrinter([](llvm::raw_ostream &stream) {
@@ -297,31 +331,46 @@ int main(int argc, char **argv) {
     options.scaleOverlay.push_back(file);
   options.roundScalesTo = roundScalesTo.getValue();
   options.requireCalibrated = requireCalibrated.getValue();
+  options.tpSize = tpSize.getValue();
+  options.tpRank = tpRank.getValue();
   options.softmaxScale = softmaxScale.getValue();
   options.softCap = softCap.getValue();
   options.window = window.getValue();
   options.pageSize = pageSize.getValue();
   options.kvLayout = kvLayout.getValue();
   options.maxTokens = maxTokens.getValue();
-  options.maxSequences =
-      std::min(maxSequences.getValue(), maxTokens.getValue());
+  options.maxSequences = maxSequences.getValue();
   options.maxPagesPerSequence = maxPagesPerSequence.getValue();
-  options.numPages = numPages.getValue()
-                         ? numPages.getValue()
-                         : options.maxSequences * options.maxPagesPerSequence;
+  options.numPages = numPages.getValue();
   options.oneGraph = oneGraph.getValue();
   options.requireAttention = true;
   options.kernelLibrary = kernelLibrary.empty()
                               ? mlir::kvcache::findKernelLibrary()
                               : kernelLibrary.getValue();
-  for (auto [name, value] :
-       {std::pair<StringRef, int64_t>{"page-size", pageSize},
-        {"max-tokens", maxTokens},
-        {"max-sequences", maxSequences},
-        {"max-pages-per-sequence", maxPagesPerSequence}})
-    if (value <= 0)
-      return fail("--" + name + ": expected a positive number, but found " +
-                  llvm::Twine(value));
+  for (auto [name, option] :
+       {std::pair<StringRef, const cl::opt<int64_t> *>{"page-size", &pageSize},
+        {"max-tokens", &maxTokens},
+        {"max-sequences", &maxSequences},
+        {"max-pages-per-sequence", &maxPagesPerSequence},
+        {"num-pages", &numPages}})
+    if (option->getNumOccurrences() &&
+        (option->getValue() <= 0 || option->getValue() > INT32_MAX))
+      return fail("--" + name + ": expected a positive number" +
+                  (option->getValue() > 0 ? " below 2^31" : "") +
+                  ", but found " + llvm::Twine(option->getValue()));
+  // Given as nothing is not the same as not given.
+  if (softmaxScale.getNumOccurrences() &&
+      !(softmaxScale > 0 && std::isfinite(softmaxScale.getValue())))
+    return fail(
+        "--softmax-scale: expected a positive finite number, but found " +
+        llvm::Twine(std::to_string(softmaxScale.getValue())));
+  if (softCap.getNumOccurrences() &&
+      !(softCap >= 0 && std::isfinite(softCap.getValue())))
+    return fail("--soft-cap: expected a finite number, 0 for none, but found " +
+                llvm::Twine(std::to_string(softCap.getValue())));
+  if (window.getNumOccurrences() && window < 0)
+    return fail("--window: expected a number of keys, 0 for all, but found " +
+                llvm::Twine(window.getValue()));
 
   mlir::kvcache::BundleOptions bundleOptions;
   for (const std::string &target : targets)
@@ -332,6 +381,14 @@ int main(int argc, char **argv) {
   if (bundleOptions.targets.empty())
     bundleOptions.targets.push_back("sm_90");
   bundleOptions.ptxas = findPtxas();
+  ::kvcache::compile::EmitOptions emitOptions;
+  emitOptions.kind = emitKind;
+  emitOptions.output = output;
+  emitOptions.ptxas = bundleOptions.ptxas;
+  emitOptions.tritonAbi = tritonAbi;
+  if (::kvcache::Error error = ::kvcache::compile::checkEmit(
+          emitOptions, bundleOptions.targets.size()))
+    return fail(error.message());
   if (options.kernelLibrary.empty() ||
       !llvm::sys::fs::exists(options.kernelLibrary))
     return fail(
@@ -385,10 +442,13 @@ int main(int argc, char **argv) {
       parseSourceFile<ModuleOp>(sourceManager, &context);
   if (!module)
     return 1;
-  PassManager pm(&context, ModuleOp::getOperationName());
-  mlir::kvcache::buildScalePipeline(pm, options);
-  mlir::kvcache::buildProgramPipeline(pm, options);
-  if (failed(pm.run(*module)))
+  PassManager scalePasses(&context, ModuleOp::getOperationName());
+  mlir::kvcache::buildScalePipeline(scalePasses, options);
+  PassManager programPasses(&context, ModuleOp::getOperationName());
+  mlir::kvcache::buildProgramPipeline(programPasses, options);
+  if (failed(scalePasses.run(*module)) ||
+      failed(mlir::kvcache::completeCapacities(*module, options)) ||
+      failed(programPasses.run(*module)))
     return errors ? 1 : fail("the graph could not be compiled");
   FailureOr<::kvcache::Bundle> bundle =
       mlir::kvcache::buildBundle(*module, options, bundleOptions);
@@ -398,7 +458,20 @@ int main(int argc, char **argv) {
     return fail(llvm::Twine(warnings) +
                 (warnings == 1 ? " warning" : " warnings") +
                 " treated as errors (--Werror); nothing was written");
-  if (::kvcache::Error error = ::kvcache::writeBundle(output, *bundle))
+  for (const std::string &kernel : foreignKernels) {
+    auto [op, folder] = StringRef(kernel).split('=');
+    std::optional<::kvcache::LaunchOp> launchOp =
+        ::kvcache::parseLaunchOp(op.str());
+    if (!launchOp)
+      return fail("--kernel: expected write=DIR or paged_attention=DIR, but "
+                  "found \"" +
+                  kernel + "\"");
+    if (::kvcache::Error error =
+            ::kvcache::useTritonKernel(*bundle, *launchOp, folder.str()))
+      return fail("--kernel: " + error.message());
+  }
+  if (::kvcache::Error error =
+          ::kvcache::compile::emit(emitOptions, *bundle, *module))
     return fail(error.message());
   if (!quiet) {
     printTable(*bundle);

@@ -2,7 +2,7 @@
 //------------------------------===//
 
 #include "kvcache/InitAll.h"
-#include "kvcache/Runtime/Migration.h"
+#include "kvcache/Support/Migration.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/InitAllExtensions.h"
 #include "mlir/InitAllPasses.h"

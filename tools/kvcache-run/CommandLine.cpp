@@ -1,7 +1,7 @@
 //===- CommandLine.cpp - Options of kvcache-run ---------------------------===//
 
 #include "CommandLine.h"
-#include "kvcache/Runtime/Migration.h"
+#include "kvcache/Support/Migration.h"
 
 #include <CLI/CLI.hpp>
 
@@ -16,11 +16,12 @@ namespace {
 constexpr char description[] =
     "Runs a bundle that kvcache-compile wrote.\n"
     "\n"
-    "Kernels run on the PTX machine: the PTX that ships in the bundle is "
+    "Kernels run on the PTX machine (the PTX that ships in the bundle is "
     "executed on\n"
-    "the CPU, with memory, initialisation, race and synchronisation checks. "
-    "Tensors\n"
-    "are named as the manifest names buffers; a file of --steps is one run, "
+    "the CPU, with memory, initialisation, race and synchronisation checks) or "
+    "on a\n"
+    "card. Tensors are named as the manifest names buffers; a file of --steps "
+    "is one run, "
     "and caches\n"
     "keep their contents from run to run.";
 
@@ -93,6 +94,24 @@ std::optional<uint8_t> parseByte(const std::string &text) {
   return uint8_t(value);
 }
 
+/// Takes --device apart; returns what is wrong, or an empty string.
+std::string parseDevice(CommandLine &into) {
+  std::string found = into.device;
+  if (into.device.rfind("cuda:", 0) == 0) {
+    std::string number = into.device.substr(5);
+    if (!number.empty() && number.size() < 4 &&
+        number.find_first_not_of("0123456789") == std::string::npos) {
+      into.ordinal = std::stoi(number);
+      into.device = "cuda";
+    }
+  }
+  if (into.device != "sim" && into.device != "cuda")
+    return "--device: expected sim, cuda or cuda:N, found \"" + found + "\"";
+  if (into.device == "cuda")
+    into.checksText = "none";
+  return "";
+}
+
 int usageError(const std::string &message) {
   std::cerr << "kvcache-run: error: " << message
             << "\nkvcache-run --help lists the options\n";
@@ -116,7 +135,8 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
         ->type_name(type);
   };
   std::vector<std::string> checkNames = {"all"};
-  std::string fill;
+  std::string fill, countersAs;
+  std::vector<std::string> lengths;
   unsigned threads =
       std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
   bool calculateScales = false;
@@ -137,6 +157,22 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
           "Safetensors files, each with the inputs of one run; a\n"
           "tensor that a file lacks keeps its value",
           "FILE,FILE");
+  addList("--lengths", lengths,
+          "Make inputs instead of reading them: one decode step a\n"
+          "number, with sequences of that length; 8+3 gives each\n"
+          "sequence its own, 0 leaves its place empty",
+          "L,L");
+  app.add_option("--replay", into.replay,
+                 "Freeze each segment's launches after its run and replay\n"
+                 "them N times; any bit that differs is an error")
+      ->type_name("N");
+  app.add_option("--device", into.device,
+                 "sim (the PTX machine, default), cuda, or cuda:N for\n"
+                 "card N")
+      ->type_name("NAME");
+  app.add_option("--driver", into.driver,
+                 "Driver library of a card; default: libcuda.so.1")
+      ->type_name("FILE");
   app.add_flag("--host", into.host,
                "Run the graph around the segments too (host.mlir,\n"
                "compiled in process)");
@@ -151,9 +187,15 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
   app.add_flag("--verify", into.verify,
                "Compare cache codes bit for bit, and attention with\n"
                "double precision on the dequantised cache");
-  app.add_flag("--counters", into.counters,
+  app.add_flag("--counters{table}", countersAs,
                "Count instructions, sectors and bank conflicts per\n"
-               "kernel");
+               "kernel; --counters=json prints them as with --json");
+  app.add_flag("--profile", into.profile,
+               "Print each launch with its grid, time and instructions");
+  app.add_option("--trace", into.trace,
+                 "Write the launches as a Chrome trace (chrome://tracing,\n"
+                 "Perfetto)")
+      ->type_name("FILE");
   addList("--checks", checkNames,
           "all, none, or some of memcheck, initcheck, racecheck,\n"
           "synccheck; default: all",
@@ -186,6 +228,20 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
     return usageError("expected a bundle directory");
   if (std::string problem = parseChecks(checkNames, into); !problem.empty())
     return usageError(problem);
+  if (!countersAs.empty() && countersAs != "table" && countersAs != "json")
+    return usageError("--counters: expected table or json, found \"" +
+                      countersAs + "\"");
+  into.counters = !countersAs.empty();
+  into.json |= countersAs == "json";
+  if (std::string problem = parseDevice(into); !problem.empty())
+    return usageError(problem);
+  if (Expected<std::vector<StepLengths>> steps = parseLengths(lengths))
+    into.lengths = std::move(*steps);
+  else
+    return usageError(steps.message());
+  if (!into.lengths.empty() && (into.host || !into.steps.empty()))
+    return usageError("--lengths makes the inputs of the segments; it does not "
+                      "go with --host or --steps");
   if (!fill.empty()) {
     into.cacheFill = parseByte(fill);
     if (!into.cacheFill)

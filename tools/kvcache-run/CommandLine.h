@@ -3,6 +3,7 @@
 #ifndef KVCACHE_TOOLS_RUN_COMMANDLINE_H
 #define KVCACHE_TOOLS_RUN_COMMANDLINE_H
 
+#include "Synthetic.h"
 #include "kvcache/PTX/Machine.h"
 
 #include <optional>
@@ -22,6 +23,13 @@ struct CommandLine {
   std::vector<std::string> steps;
   std::string outputs;
   std::string hostLibrary;
+  std::string device = "sim"; // sim, cuda or cuda:N
+  int ordinal = 0;            // of the card
+  std::string driver;         // empty: libcuda.so.1
+  std::string trace;          // Chrome trace to write
+  std::vector<StepLengths> lengths;
+  unsigned replay = 0;
+  bool profile = false;
   bool host = false;
   bool verify = false;
   bool counters = false;

@@ -1,6 +1,7 @@
 //===- Report.cpp - What kvcache-run prints -------------------------------===//
 
 #include "Report.h"
+#include "kvcache/Support/Files.h"
 #include "kvcache/Support/Json.h"
 
 #include <algorithm>
@@ -180,7 +181,69 @@ void printCounters(std::ostream &out, const RunSummary &summary) {
   out << "\n";
 }
 
+std::string gridText(const std::array<int64_t, 3> &grid) {
+  return std::to_string(grid[0]) + "x" + std::to_string(grid[1]) + "x" +
+         std::to_string(grid[2]);
+}
+
+/// With "run", or the number of the replay from 1.
+std::string replayText(const LaunchTime &time) {
+  return time.replay < 0 ? "run" : "replay " + std::to_string(time.replay + 1);
+}
+
+void printProfile(std::ostream &out, const RunSummary &summary) {
+  Table table(6);
+  table.row({"step", "", "segment", "kernel", "layer", "grid", "microseconds",
+             "warp instr"});
+  for (const LaunchTime &time : summary.launchTimes)
+    table.row({std::to_string(time.step), replayText(time), time.segment,
+               time.kernel, time.layer, gridText(time.grid),
+               number(time.seconds * 1e6, "%.1f"),
+               std::to_string(time.instructions)});
+  table.print(out);
+  out << "\n";
+}
+
 } // namespace
+
+Error writeTrace(const std::string &path, const RunSummary &summary) {
+  JsonValue events = JsonValue::array();
+  std::vector<std::string> segments;
+  for (const LaunchTime &time : summary.launchTimes) {
+    auto known = std::find(segments.begin(), segments.end(), time.segment);
+    int64_t thread = known - segments.begin() + 1;
+    if (known == segments.end()) {
+      segments.push_back(time.segment);
+      JsonValue name = JsonValue::object(), arguments = JsonValue::object();
+      arguments.set("name", "segment " + time.segment);
+      name.set("name", "thread_name");
+      name.set("ph", "M");
+      name.set("pid", 1);
+      name.set("tid", thread);
+      name.set("args", std::move(arguments));
+      events.push(std::move(name));
+    }
+    JsonValue event = JsonValue::object(), arguments = JsonValue::object();
+    event.set("name", time.kernel);
+    event.set("cat", "kernel");
+    event.set("ph", "X");
+    event.set("ts", time.startSeconds * 1e6); // microseconds
+    event.set("dur", time.seconds * 1e6);
+    event.set("pid", 1);
+    event.set("tid", thread);
+    arguments.set("layer", time.layer);
+    arguments.set("step", time.step);
+    arguments.set("pass", replayText(time));
+    arguments.set("grid", gridText(time.grid));
+    arguments.set("warp_instructions", time.instructions);
+    event.set("args", std::move(arguments));
+    events.push(std::move(event));
+  }
+  JsonValue root = JsonValue::object();
+  root.set("traceEvents", std::move(events));
+  root.set("displayTimeUnit", "ms");
+  return writeFileAtomically(path, root.print(1) + "\n");
+}
 
 void printProblems(std::ostream &out, const RunSummary &summary) {
   for (const ptx::Finding &finding : summary.findings) {
@@ -203,17 +266,22 @@ void printProblems(std::ostream &out, const RunSummary &summary) {
 void printTable(std::ostream &out, const CommandLine &options,
                 const RunSummary &summary) {
   out << options.bundle << ": program " << summary.program << ", target "
-      << summary.target << " on the PTX machine, checks: " << options.checksText
-      << "\n\n";
+      << summary.target << " on "
+      << (summary.device == "sim" ? "the PTX machine" : summary.device)
+      << ", checks: " << options.checksText << "\n\n";
   if (options.verify)
     printVerification(out, summary);
   if (options.counters)
     printCounters(out, summary);
+  if (options.profile)
+    printProfile(out, summary);
   out << (summary.good() ? (options.verify ? "verified" : "ran") : "WRONG")
       << ": " << count(summary.steps, "step") << ", "
-      << count(summary.segmentRuns, "segment run") << ", " << summary.launches
-      << (summary.launches == 1 ? " launch" : " launches") << ", "
-      << summary.instructions << " warp instructions, "
+      << count(summary.segmentRuns, "segment run") << ", ";
+  if (options.replay)
+    out << count(summary.replays, "replay") << ", ";
+  out << summary.launches << (summary.launches == 1 ? " launch" : " launches")
+      << ", " << summary.instructions << " warp instructions, "
       << count(summary.findingCount, "finding") << ", "
       << number(summary.runSeconds, "%.2f") << " s";
   if (summary.compileSeconds > 0)
@@ -238,6 +306,8 @@ void printJson(std::ostream &out, const CommandLine &options,
   root.set("host", options.host);
   root.set("steps", summary.steps);
   root.set("segment_runs", summary.segmentRuns);
+  if (options.replay)
+    root.set("replays", summary.replays);
   root.set("launches", summary.launches);
   root.set("warp_instructions", summary.instructions);
   root.set("finding_count", summary.findingCount);
@@ -260,6 +330,22 @@ void printJson(std::ostream &out, const CommandLine &options,
     for (const KernelCounts &counts : summary.kernels)
       counters.push(countersJson(counts));
     root.set("counters", std::move(counters));
+  }
+  if (options.profile) {
+    JsonValue profile = JsonValue::array();
+    for (const LaunchTime &time : summary.launchTimes) {
+      JsonValue entry = JsonValue::object();
+      entry.set("step", time.step);
+      entry.set("pass", replayText(time));
+      entry.set("segment", time.segment);
+      entry.set("kernel", time.kernel);
+      entry.set("layer", time.layer);
+      entry.set("grid", gridText(time.grid));
+      entry.set("seconds", time.seconds);
+      entry.set("warp_instructions", time.instructions);
+      profile.push(std::move(entry));
+    }
+    root.set("profile", std::move(profile));
   }
   JsonValue seconds = JsonValue::object();
   seconds.set("compile", summary.compileSeconds);

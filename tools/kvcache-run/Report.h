@@ -18,6 +18,8 @@ void printJson(std::ostream &out, const CommandLine &options,
                const RunSummary &summary);
 /// The JSON object of a run that did not come to its end.
 void printJsonFailure(std::ostream &out, const std::string &message);
+/// The launches in Chrome's trace event format; one line of time a segment.
+Error writeTrace(const std::string &path, const RunSummary &summary);
 /// Findings and faults, one a line.
 void printProblems(std::ostream &out, const RunSummary &summary);
 

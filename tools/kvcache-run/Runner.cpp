@@ -52,11 +52,23 @@ Error Runner::setInputs(TensorFiles &files) {
   return Error::success();
 }
 
-void Runner::account(const RunReport &report) {
+void Runner::account(const Segment &segment, const RunReport &report,
+                     unsigned replays) {
   constexpr size_t keptFindings = 50;
-  ++result.segmentRuns;
-  for (const LaunchRecord &record : report.launches) {
+  if (replays)
+    result.replays += replays;
+  else
+    ++result.segmentRuns;
+  size_t perReplay =
+      replays ? std::max<size_t>(1, report.launches.size() / replays) : 1;
+  for (size_t i = 0; i < report.launches.size(); ++i) {
+    const LaunchRecord &record = report.launches[i];
     ++result.launches;
+    result.launchTimes.push_back(
+        {segment.name, record.launch->kernel, record.launch->layer,
+         record.launch->grid, result.steps,
+         replays ? int64_t(i / perReplay) : -1, result.kernelSeconds,
+         record.report.seconds, record.report.counters.instructions});
     result.instructions += record.report.counters.instructions;
     result.kernelSeconds += record.report.seconds;
     result.findingCount += record.report.findingCount;
@@ -94,10 +106,21 @@ Error Runner::runSegment(const Segment &segment) {
   Expected<RunReport> report = session.runSegment(segment);
   if (!report)
     return report.error();
-  account(*report);
-  if (!verify)
+  account(segment, *report, 0);
+  if (verify)
+    if (Error error = verifySegment(segment, verifier))
+      return error;
+  if (replay == 0)
     return Error::success();
-  start = Clock::now();
+  Expected<RunReport> again = session.replaySegment(segment, replay);
+  if (!again)
+    return again.error();
+  account(segment, *again, replay);
+  return Error::success();
+}
+
+Error Runner::verifySegment(const Segment &segment, Verifier &verifier) {
+  Clock::time_point start = Clock::now();
   Expected<std::vector<LayerVerification>> layers = verifier.finish(segment);
   if (!layers)
     return layers.error();

@@ -19,6 +19,17 @@ struct KernelCounts {
   ptx::Counters counters;
 };
 
+/// One launch of the invocation.
+struct LaunchTime {
+  std::string segment, kernel, layer;
+  std::array<int64_t, 3> grid = {1, 1, 1};
+  uint64_t step = 0;
+  int64_t replay = -1;     // which replay of the step; -1: its run
+  double startSeconds = 0; // since the invocation's first launch
+  double seconds = 0;
+  uint64_t instructions = 0;
+};
+
 /// What a whole invocation did.
 struct RunSummary {
   std::string program, target, device;
@@ -28,6 +39,8 @@ struct RunSummary {
   std::vector<ptx::Finding> findings; // the first ones
   std::vector<std::string> faults;
   std::vector<KernelCounts> kernels;
+  std::vector<LaunchTime> launchTimes;
+  uint64_t replays = 0;                  // of segments
   std::vector<LayerVerification> layers; // with --verify
   double compileSeconds = 0;             // of host code
   double runSeconds = 0;
@@ -42,8 +55,9 @@ struct RunSummary {
 class Runner {
 public:
   /// `verify`: compare each segment run with double precision.
-  Runner(Session &session, HostProgram *host, bool verify)
-      : session(session), host(host), verify(verify) {}
+  /// `replay`: freeze and replay each segment so many times after its run.
+  Runner(Session &session, HostProgram *host, bool verify, unsigned replay = 0)
+      : session(session), host(host), verify(verify), replay(replay) {}
 
   /// Sets buffers from the tensors of the file that was added last to `files`.
   Error setInputs(TensorFiles &files);
@@ -60,14 +74,17 @@ public:
 
 private:
   Error runSegment(const Segment &segment);
+  Error verifySegment(const Segment &segment, Verifier &verifier);
   Error runHost(TensorFiles &files, const std::string &prefix);
   Error onHostSegment(const Segment &segment,
                       const std::vector<TensorView> &memrefs);
-  void account(const RunReport &report);
+  void account(const Segment &segment, const RunReport &report,
+               unsigned replays);
 
   Session &session;
   HostProgram *host;
   bool verify;
+  unsigned replay;
   RunSummary result;
   TensorWriter written;
 };

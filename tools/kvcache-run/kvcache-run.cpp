@@ -5,6 +5,7 @@
 #include "Runner.h"
 
 #include <chrono>
+#include <csignal>
 #include <iostream>
 
 #include <unistd.h>
@@ -84,9 +85,10 @@ void remarkUnknown(const Runner &runner, const TensorFiles &files, bool quiet) {
 }
 
 Error runBundle(const CommandLine &options, RunSummary &summary) {
-  if (!options.outputs.empty())
-    if (Error error = checkWritable(options.outputs))
-      return error;
+  for (const std::string *path : {&options.outputs, &options.trace})
+    if (!path->empty())
+      if (Error error = checkWritable(*path))
+        return error;
   Expected<Bundle> bundle = openBundle(options.bundle);
   if (!bundle)
     return bundle.error();
@@ -94,7 +96,16 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
       selectProgram(bundle->manifest, options.program);
   if (!program)
     return program.error().withContext(options.bundle);
-  std::unique_ptr<Device> device = createSimDevice(options.checks);
+  std::unique_ptr<Device> device;
+  if (options.device == "cuda") {
+    Expected<std::unique_ptr<Device>> card =
+        createCudaDevice(options.ordinal, options.driver);
+    if (!card)
+      return card.error();
+    device = std::move(*card);
+  } else {
+    device = createSimDevice(options.checks);
+  }
   Expected<const Target *> target =
       selectTarget(*bundle, *device, options.target);
   if (!target)
@@ -120,7 +131,7 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
             .count();
   }
 
-  Runner runner(**session, host.get(), options.verify);
+  Runner runner(**session, host.get(), options.verify, options.replay);
   summary = {};
   TensorFiles files;
   for (const std::string &path : options.inputs) {
@@ -131,7 +142,11 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
       return error;
   }
   Progress progress(!options.quiet && !options.json);
-  size_t steps = options.steps.empty() ? 1 : options.steps.size();
+  if (!options.lengths.empty())
+    if (Error error = fillCaches(**session))
+      return error;
+  size_t steps = std::max<size_t>(
+      1, std::max(options.steps.size(), options.lengths.size()));
   for (size_t i = 0; i < steps; ++i) {
     progress.step(i, steps);
     std::string context = "step " + std::to_string(i);
@@ -144,6 +159,9 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
         return error;
       context = options.steps[i];
     }
+    if (!options.lengths.empty())
+      if (Error error = setStep(**session, options.lengths[i], i))
+        return error.withContext(context);
     std::string prefix =
         steps > 1 ? "step" + std::to_string(i) + "." : std::string();
     if (Error error = runner.step(files, prefix))
@@ -156,6 +174,9 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
   summary.target = (*target)->chip;
   summary.device = device->name();
   summary.compileSeconds = compileSeconds;
+  if (!options.trace.empty())
+    if (Error error = writeTrace(options.trace, summary))
+      return error;
   if (!options.outputs.empty())
     return runner.outputs().write(options.outputs);
   return Error::success();
@@ -164,6 +185,8 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
 } // namespace
 
 int main(int argc, char **argv) {
+  // A limit on file sizes is an error of the write, not a death in it.
+  std::signal(SIGXFSZ, SIG_IGN);
   CommandLine options;
   if (std::optional<int> code = parseCommandLine(argc, argv, options))
     return *code;

@@ -66,11 +66,18 @@ enum class Provenance { Checkpoint, Default, Duplicate, Maximum, Override };
 std::string_view provenanceName(Provenance provenance);
 std::optional<Provenance> parseProvenance(std::string_view name);
 
-struct Scale {
+struct ManifestScale {
+  /// The scale of all heads; of one per head the largest.
   ScalarF32 value;
   Provenance provenance = Provenance::Default;
   /// Checkpoint key, or what an override was given as; empty for a default.
   std::string key;
+  /// One for each KV head; empty when all have the same.
+  std::vector<ScalarF32> perHead = {};
+
+  float ofHead(int64_t head) const {
+    return perHead.empty() ? value.value() : perHead[size_t(head)].value();
+  }
 };
 
 /// Names of the buffers that a layer's ops work on. Empty where a layer has
@@ -104,7 +111,7 @@ struct Layer {
   std::string layout; // nhd, hnd, packed, or strides:...
   ScalarF32 softmaxScale;
   std::string softmaxScaleFrom; // e.g. "config.json: head_dim"
-  Scale kScale, vScale;
+  ManifestScale kScale, vScale;
   /// SHA-256 (hex) of what makes two caches compatible; `cacheCompatibility`.
   std::string compatibility;
   LayerBuffers buffers;

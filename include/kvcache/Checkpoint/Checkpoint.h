@@ -63,7 +63,9 @@ private:
   std::optional<JsonFile> configFile, hfQuantFile;
   std::vector<Diagnostic> findings;
 
-  Error openIndexed(const std::string &indexPath);
+  /// `present`: the safetensors files that the folder has.
+  Error openIndexed(const std::string &indexPath,
+                    const std::vector<std::string> &present);
 };
 
 } // namespace kvcache

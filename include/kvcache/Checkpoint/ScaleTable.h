@@ -40,8 +40,9 @@ const char *provenanceName(ScaleProvenance provenance);
 
 /// One scale: a dequantization multiplier (value = code * scale).
 struct Scale {
+  /// The scale of all heads; of a per-head scale the largest.
   float value = 1.0f;
-  /// One value per KV head; empty for a per-tensor scale (all there is now).
+  /// One value per KV head of this rank; empty for a per-tensor scale.
   std::vector<float> perHead;
   ScaleProvenance provenance = ScaleProvenance::Default;
   /// Tensor and file of a loaded value (of the partner for Duplicate and
@@ -94,6 +95,9 @@ struct ScaleRequest {
   bool mla = false;
   /// The layer whose cache this one reads; empty: its own.
   std::string sharesCacheWith;
+  /// KV heads of this rank, 0 if not known: how many values a per-head scale
+  /// must have.
+  int64_t kvHeads = 0;
 };
 
 enum class ScalePolicy {
@@ -124,6 +128,10 @@ struct ScaleOptions {
   std::optional<DType> roundScalesTo;
   /// A defaulted k or v is an error.
   bool requireCalibrated = false;
+  /// Tensor parallelism: ranks, and the one that is asked for. Per-head scales
+  /// are sliced by KV heads; with fewer heads than ranks, `tpSize / heads`
+  /// ranks share one. Per-tensor scales are the same on every rank.
+  int64_t tpSize = 1, tpRank = 0;
 };
 
 /// The attention module of a layer or name: "model.layers.0.self_attn.attn" and

@@ -10,19 +10,36 @@
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
+#include <cstdint>
 #include <optional>
 
 namespace mlir::kvcache {
+
+/// A pointer parameter that a launch may leave out, as null: it is there when
+/// the structural constant is at least `least`.
+struct OptionalPointer {
+  unsigned index;
+  llvm::StringRef structure;
+  int64_t least;
+};
 
 struct DeviceFunction {
   llvm::StringRef name;
   /// Number of pointer parameters.
   unsigned pointers;
-  /// Positions of pointers that a launch may leave out, as null: the LSE, and
-  /// the first of the two workspaces. -1: there is none.
-  int lse, workspace;
+  /// Those that may be missing, by position.
+  llvm::ArrayRef<OptionalPointer> optional;
+  /// Number of constants of a launch. The first `scales` of them may be given
+  /// as one for each KV head, all of the first scale before those of the next;
+  /// the kernel then takes the one of its head, which is its block index in
+  /// dimension `headDimension` over the blocks of a head.
+  unsigned constants, scales, headDimension;
   /// Names of the structural constants, in order.
   llvm::ArrayRef<llvm::StringRef> structure;
+
+  /// The value of a structural constant, which exists.
+  int64_t valueOf(llvm::StringRef constant,
+                  llvm::ArrayRef<int64_t> values) const;
 };
 
 /// The `arch` of a chip, as the device library counts: 90 for sm_90 and sm_90a.

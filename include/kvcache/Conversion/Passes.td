@@ -135,10 +135,15 @@ def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
 
     Workspaces become arguments of the program, one pair for each kernel.
 
-    Refused, at the op and with what would work: caches that are not f8E4M3FN,
-    scales without a value or per head, head dims other than 64 and 128, more
-    than 16 query heads on a KV head, page sizes outside 16 to 128, soft caps,
-    windows, missing capacities, a folded factor that is not a normal f32.
+    Window, soft cap, scales for each KV head and caches of f16 and bf16 (no
+    scale is applied to them) are variants of the same kernels. With more tokens
+    than sequences, rows of a sequence share the loads of K and V in one CTA.
+
+    Refused, at the op and with what would work: caches other than f8E4M3FN,
+    f8E5M2, f16 and bf16, scales without a value, head dims other than 64, 80,
+    96, 112, 128, 192 and 256, more than 128 query heads on a KV head, queries
+    of another type than a cache that is not quantized, missing capacities, a
+    folded factor that is not a normal f32.
 
     Before, in a segment:
 
@@ -173,6 +178,13 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
     that upstream's `gpu-module-to-binary` specialises and compiles it. The
     launches become `gpu.launch_func`.
 
+    Each segment becomes the body of the private function that stands for it
+    (`@kvcache.main.layer0`), or of a new one. Behind its activations it takes
+    the other buffers that it uses, and so do the functions that call it; the
+    attribute `kvcache_buffers` names them in order, as a manifest does.
+    Programs and declarations go: what is left is stock IR, which upstream's
+    `gpu-to-llvm` takes on. Strings in `kvcache_buffers` need no dialect.
+
     Refused: a launch of a function that the library does not have, or with
     another number of buffers or constants than the function takes.
 
@@ -200,8 +212,80 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
     Statistic<"numKernels", "kernels", "distinct kernels">
   ];
   let dependentDialects = [
-    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect", "::mlir::LLVM::LLVMDialect",
+    "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::gpu::GPUDialect", "::mlir::LLVM::LLVMDialect",
     "::mlir::memref::MemRefDialect", "::mlir::NVVM::NVVMDialect"
+  ];
+}
+
+def ConvertArithF8ToNVVM : Pass<"convert-arith-f8-to-nvvm", "::mlir::gpu::GPUModuleOp"> {
+  let summary = "lower arith conversions of 8-bit floats for the device";
+  let description = [{
+    `arith.extf` and `arith.truncf` between f8E4M3FN or f8E5M2 and f16, bf16,
+    f32 or f64, on scalars and vectors of any shape. Upstream's
+    `convert-gpu-to-nvvm` leaves them behind without a word.
+
+    * Widening is exact for all 256 codes; NaN stays NaN.
+    * Narrowing rounds once, to nearest even (also from f64), and saturates:
+      what is larger than the largest finite value, infinities included, becomes
+      the largest finite value. NaN becomes 0x7F. This is what PTX `cvt` with
+      `satfinite` does and what `kvcache.quantize` says; the constant folder of
+      `arith.truncf` differs where it overflows (it gives NaN or infinity).
+
+    When every `#nvvm.target` of the module has `cvt` for 8-bit floats (sm_90 and
+    later; sm_89 with `features = "+ptx81"`), pairs are converted by `cvt`; else
+    by integer code, which gives the same codes on sm_80. Without targets the
+    option `target` names the chip.
+
+    Refused, at the op: other small floats, tensors, scalable vectors, rounding
+    other than to nearest even, and any arithmetic in 8 bits that is left
+    (`arith.addf`, `arith.cmpf`, reductions and so on).
+
+    From a kernel to PTX, together with upstream:
+
+    ```
+    builtin.module(nvvm-attach-target{chip=sm_90},gpu.module(convert-arith-f8-to-nvvm,convert-vector-to-llvm,convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=true},canonicalize,reconcile-unrealized-casts),gpu-module-to-binary{format=isa})
+    ```
+
+    Before:
+
+    ```mlir
+    gpu.module @kernels {
+      gpu.func @narrow(%x: f32, %out: memref<1xf8E4M3FN>) kernel {
+        %c0 = arith.constant 0 : index
+        %y = arith.truncf %x : f32 to f8E4M3FN
+        memref.store %y, %out[%c0] : memref<1xf8E4M3FN>
+        gpu.return
+      }
+    }
+    ```
+
+    After, with `target=sm_90`:
+
+    ```mlir
+    gpu.module @kernels {
+      gpu.func @narrow(%x: f32, %out: memref<1xf8E4M3FN>) kernel {
+        %c0 = arith.constant 0 : index
+        %zero = arith.constant 0.0 : f32
+        %i0 = arith.constant 0 : i32
+        %pair = nvvm.convert.f32x2.to.f8x2 %zero, %x {rnd = #nvvm.fp_rnd_mode<rn>, sat = #nvvm.sat_mode<satfinite>} : vector<2xi8> (f8E4M3FN)
+        %code = llvm.extractelement %pair[%i0 : i32] : vector<2xi8>
+        %y = arith.bitcast %code : i8 to f8E4M3FN
+        memref.store %y, %out[%c0] : memref<1xf8E4M3FN>
+        gpu.return
+      }
+    }
+    ```
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"\"",
+           "Chip, such as sm_80 or sm_90 (default: the targets of the gpu.module; without any, code for all chips)">
+  ];
+  let statistics = [
+    Statistic<"numConversions", "conversions", "conversions lowered">
+  ];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
+    "::mlir::vector::VectorDialect"
   ];
 }
 

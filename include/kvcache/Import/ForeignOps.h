@@ -30,8 +30,10 @@ enum class ForeignOperandRole {
   Key,
   Value,
   Output,
-  Order,  ///< carries no data; orders the op after the cache update
-  Refused ///< known, but an op that has it cannot be imported
+  Order,    ///< carries no data; orders the op after the cache update
+  Replaced, ///< pages, slots or a scale: what the cache's declaration stands
+            ///< for
+  Refused   ///< known, but an op that has it cannot be imported
 };
 
 struct ForeignOperand {
@@ -45,6 +47,9 @@ struct ForeignOpSpec {
   std::string name; ///< "vllm.unified_kv_cache_update"
   ForeignOpKind kind;
   SmallVector<ForeignOperand, 8> operands;
+  /// False for an update that has the pages as operands: its layer is that of
+  /// the attention op with the same keys and values.
+  bool namesLayer = true;
 
   const ForeignOperand *findOperand(StringRef operandName) const;
 };
@@ -53,7 +58,8 @@ struct ForeignOpSpec {
 class ForeignOpTable {
 public:
   /// The ops of vLLM: unified_kv_cache_update,
-  /// unified_attention_with_output, maybe_calc_kv_scales.
+  /// unified_attention_with_output, reshape_and_cache_flash,
+  /// maybe_calc_kv_scales.
   static ForeignOpTable getDefault();
 
   void add(ForeignOpSpec spec) { specs.push_back(std::move(spec)); }

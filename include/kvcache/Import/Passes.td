@@ -17,6 +17,8 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     |---|---|
     | `vllm.unified_kv_cache_update` | `kvcache.write` |
     | `vllm.unified_attention_with_output` | `kvcache.paged_attention` |
+    | `_C_cache_ops.reshape_and_cache_flash` | `kvcache.write`; its layer is that of the attention with the same key and value |
+    | `_C.static_scaled_fp8_quant` of a query | `kvcache.quantize` by the layer's q scale |
     | `vllm.maybe_calc_kv_scales` | `kvcache.calculate_scales`; its results are its operands |
 
     Each layer name gets a `kvcache.cache` of the element type of its keys, with
@@ -33,10 +35,20 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     stand between. Keys and values of the attention must be those that were
     written, because the attention reads the cache.
 
+    Graphs that pass caches, slots and scales as arguments keep them, unused,
+    with a remark: a function that returns its caches returns what it was given,
+    because the declared cache takes their place. A scale whose value a graph
+    holds twice, as a tensor and as a float attribute, must be the same.
+
+    FP8 queries are quantized in the graph by `@layer<N>.q`; their codes enter
+    the attention exactly, as numbers of the output's type, and the attention
+    names the scale in `kvcache.query_scale` until
+    `kvcache-fold-checkpoint-scales` multiplies it into the softmax scale.
+
     Errors: an op of a known family that the table does not have; a missing,
     unknown, repeated or refused operand; no layer name; shapes that contradict
-    each other within a layer; FP8 queries; outputs that are written in place
-    on tensors. A graph without such ops is left alone.
+    each other within a layer; FP8 queries by another op; outputs that are
+    written in place on tensors. A graph without such ops is left alone.
 
     Before:
 
@@ -83,7 +95,7 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     Statistic<"numAttentions", "attentions", "Attention ops imported">,
     Statistic<"numCalculations", "calculations", "Run-time scale calculations imported">
   ];
-  let dependentDialects = ["::mlir::kvcache::KVCacheDialect"];
+  let dependentDialects = ["::mlir::kvcache::KVCacheDialect", "::mlir::arith::ArithDialect"];
 }
 
 #endif // KVCACHE_IMPORT_PASSES_TD

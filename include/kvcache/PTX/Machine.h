@@ -5,12 +5,13 @@
 // 32 lanes at a time. As it executes it checks what compute-sanitizer checks on
 // a GPU (all on by default):
 //
-//   memcheck   accesses outside a registered buffer or misaligned, stores to
-//              read-only buffers
+//   memcheck   accesses outside a registered buffer, to one that was removed,
+//              or misaligned, stores to read-only buffers
 //   initcheck  use of bytes that nobody wrote (see below)
-//   racecheck  shared-memory races between barriers, cp.async data read before
-//              it was waited for, conflicting accesses of two blocks to the
-//              same global bytes
+//   racecheck  accesses of shared memory that no barrier or mbarrier orders,
+//              copies (cp.async, bulk) read before they were waited for,
+//              accesses of global memory by warps of one block without a
+//              barrier, or of two blocks without fences and atomics
 //   synccheck  lanes missing from a .sync instruction, barriers that not all
 //              threads reach
 //
@@ -146,6 +147,13 @@ struct LaunchOptions {
   /// Switch to the next warp after so many instructions; 0: run each warp to
   /// its next barrier. Another interleaving for the same kernel.
   uint32_t quantum = 0;
+  /// Order of blocks and warps. 0: ascending blocks, warps in turn. Otherwise
+  /// the blocks run in an order drawn from the seed, and in each block the next
+  /// warp and the length of its turn (unless `quantum` gives it) are drawn. One
+  /// seed always gives one order, on one host thread.
+  uint64_t seed = 0;
+  /// Counts per region and per line too (LaunchReport::regions, lines).
+  bool regions = false;
   /// Instructions a warp may execute; 0: no limit.
   uint64_t maxInstructions = 0;
 };
@@ -159,10 +167,11 @@ enum class FindingKind {
   Sync,
   Deadlock,
   ReadOnlyWrite,
-  Limit ///< maxInstructions reached
+  Limit,       ///< maxInstructions reached
+  UseAfterFree ///< of a buffer that was removed
 };
 /// "out-of-bounds", "misaligned", "uninitialised", "race", "async-race",
-/// "sync", "deadlock", "read-only-write", "limit".
+/// "sync", "deadlock", "read-only-write", "limit", "use-after-free".
 const char *findingKindName(FindingKind kind);
 
 /// One fault; faults of one kind at one PTX line of one launch are counted
@@ -231,6 +240,21 @@ struct Counters {
   Global globalLoad, globalStore, asyncCopy;
   uint64_t atomicRequests = 0;
 
+  /// Arrivals of warps at CTA barriers, and bar.warp.sync executed.
+  uint64_t ctaBarriers = 0, warpBarriers = 0;
+  /// Branches after which lanes of one warp were at different places.
+  uint64_t divergentBranches = 0;
+
+  /// Estimate of the bytes that a warp keeps in flight by cp.async and bulk
+  /// copies, as if each landed only when it is waited for: the most that one
+  /// warp ever had, and the sum over the waits of what was in flight when the
+  /// wait began (mean: atWait / waits). Times the resident warps of an SM: the
+  /// bytes it keeps in flight.
+  struct InFlight {
+    uint64_t peak = 0, atWait = 0, waits = 0;
+  };
+  InFlight inFlight;
+
   /// Shared-memory wavefronts of 128 bytes (32 banks of 4 bytes) and the fewest
   /// that the same words would need without bank conflicts.
   struct Shared {
@@ -241,6 +265,22 @@ struct Counters {
   void add(const Counters &other);
 };
 
+/// Counts of a part of a kernel: from one label to the next. The first one is
+/// called "entry"; parts of a function that was inlined are called after the
+/// function, "f:label".
+struct Region {
+  std::string name;
+  uint32_t firstLine = 0, lastLine = 0; ///< in the PTX text, from 1
+  uint32_t instructions = 0;            ///< in the text
+  uint64_t executions = 0;              ///< of the first one, by warps
+  Counters counters;
+};
+
+struct LineCounters {
+  uint32_t line = 0;
+  Counters counters;
+};
+
 struct LaunchReport {
   /// At most 200 different ones are kept; `findingCount` counts all.
   std::vector<Finding> findings;
@@ -248,8 +288,16 @@ struct LaunchReport {
   Counters counters;
   uint64_t blocks = 0;
   double seconds = 0;
+  /// Regions and lines that were executed, in the order of the text. Empty
+  /// without LaunchOptions::regions.
+  std::vector<Region> regions;
+  std::vector<LineCounters> lines;
 
   bool clean() const { return findingCount == 0; }
+  /// The counts of lines first to last, both included.
+  Counters between(uint32_t first, uint32_t last) const;
+  /// The launch and its regions as a table for people. Counts, not times.
+  std::string table() const;
 };
 
 /// A device: its memory, and launches on it. Not thread-safe; one launch may

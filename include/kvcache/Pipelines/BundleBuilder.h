@@ -6,6 +6,7 @@
 #include "kvcache/Bundle/Bundle.h"
 #include "kvcache/Pipelines/Pipelines.h"
 #include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/Error.h"
 
 namespace mlir::kvcache {
 
@@ -25,6 +26,10 @@ struct BundleOptions {
 FailureOr<::kvcache::Bundle> buildBundle(ModuleOp module,
                                          const CompileOptions &options,
                                          const BundleOptions &bundleOptions);
+
+/// The cubin that the ptxas at `path` makes of `ptx` for `chip`.
+llvm::Expected<std::string> assemblePtx(StringRef path, StringRef chip,
+                                        StringRef ptx);
 
 } // namespace mlir::kvcache
 

@@ -9,6 +9,7 @@
 #ifndef KVCACHE_PIPELINES_PIPELINES_H
 #define KVCACHE_PIPELINES_PIPELINES_H
 
+#include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassOptions.h"
 
@@ -47,6 +48,14 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
       *this, "require-calibrated",
       llvm::cl::desc("A scale that is not given is an error"),
       llvm::cl::init(false)};
+  Option<int64_t> tpSize{
+      *this, "tp-size",
+      llvm::cl::desc("Tensor parallel ranks; scales per head of the checkpoint "
+                     "are those of all ranks"),
+      llvm::cl::init(1)};
+  Option<int64_t> tpRank{*this, "tp-rank",
+                         llvm::cl::desc("The rank that the graph is for"),
+                         llvm::cl::init(0)};
   Option<double> softmaxScale{
       *this, "softmax-scale",
       llvm::cl::desc("Softmax scale of every layer (0: from the config)"),
@@ -102,6 +111,13 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
 /// Import, and scales to constants: the graph's ops become cache ops whose
 /// caches have a type and whose scales have values.
 void buildScalePipeline(OpPassManager &pm, const CompileOptions &options);
+
+/// Gives cache groups their capacities: those of `options`, else those they
+/// have, else the number of tokens of a static graph, else 256 tokens, 64
+/// sequences, 128 pages a sequence and as many pages as these need. An error
+/// when `options` contradict a static graph.
+LogicalResult completeCapacities(ModuleOp module,
+                                 const CompileOptions &options);
 
 /// Cache ops move into programs, which are proven capturable.
 void buildProgramPipeline(OpPassManager &pm, const CompileOptions &options);

@@ -23,7 +23,8 @@ struct MemoryOptions {
   bool mayHoldUnwritten = false;
 };
 
-/// One kernel launch; arguments point at values as cuLaunchKernel takes them.
+/// One kernel launch; arguments point at values as cuLaunchKernel takes them,
+/// each in a cell of 8 bytes.
 struct KernelLaunch {
   std::string kernel;
   std::array<int64_t, 3> grid;
@@ -36,11 +37,21 @@ struct KernelLaunch {
 /// does not check.
 using LaunchReport = ptx::LaunchReport;
 
+/// Launches in order, with the argument bytes that they had when frozen.
+class DeviceGraph {
+public:
+  virtual ~DeviceGraph();
+  /// Runs them to their end. One report a launch, or one for all of them.
+  virtual Expected<std::vector<LaunchReport>> replay() = 0;
+  /// Seconds of one replay: on a card between two events around it.
+  virtual Expected<double> timedReplay();
+};
+
 class Device {
 public:
   virtual ~Device();
 
-  /// "sim" for the PTX machine.
+  /// "sim" for the PTX machine, "cuda sm_90" for a card.
   virtual std::string name() const = 0;
 
   /// Takes a target's code. Fails if a kernel that the target launches is not
@@ -71,10 +82,24 @@ public:
 
   /// Runs a kernel to its end. Findings are part of the report, no error.
   virtual Expected<LaunchReport> launch(const KernelLaunch &launch) = 0;
+
+  /// Freezes launches: their argument values are copied. On a card this is a
+  /// CUDA graph.
+  virtual Expected<std::unique_ptr<DeviceGraph>>
+  freeze(const std::vector<KernelLaunch> &launches);
+
+  /// Bytes a second that a copy of `bytes` within the device's memory reads and
+  /// writes together; an error where there is no card.
+  virtual Expected<double> measureCopyBandwidth(uint64_t bytes);
 };
 
 /// The PTX machine as a device.
 std::unique_ptr<Device> createSimDevice(const ptx::LaunchOptions &options = {});
+
+/// Card number `ordinal`, in its primary context. `library` empty:
+/// libcuda.so.1.
+Expected<std::unique_ptr<Device>>
+createCudaDevice(int ordinal, const std::string &library = "");
 
 /// The target named `chip`; with an empty `chip` the newest one that the
 /// device loads. The device has loaded it on return. Fails with each target's

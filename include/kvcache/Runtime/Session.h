@@ -58,8 +58,11 @@ public:
 
   /// The segment's launches on this target, in order.
   std::vector<const Launch *> launches(const Segment &segment) const;
-  /// The layers that a segment's launches name, in order of first use.
-  std::vector<const Layer *> layers(const Segment &segment) const;
+  /// The layers that a segment's launches name, in order of first use; with
+  /// `only`, those that it launches this op of. A layer's write and attention
+  /// may be in two segments.
+  std::vector<const Layer *> layers(const Segment &segment,
+                                    std::optional<LaunchOp> only = {}) const;
 
   /// Gives a buffer its value. Fixed dimensions have the manifest's extent,
   /// dynamic ones at most that; fp8 buffers also take u8. Errors start with
@@ -70,6 +73,16 @@ public:
   /// do not fit each other: rows without slots, lengths beyond the page table,
   /// page ids outside the pool, query starts that do not ascend.
   Expected<RunReport> runSegment(const Segment &segment);
+
+  /// Freezes the launches of a segment that has just run and replays them
+  /// `count` times, over the same inputs; outputs and partial results are
+  /// forgotten in between. Caches and outputs that differ in a bit from those
+  /// of the run are faults.
+  Expected<RunReport> replaySegment(const Segment &segment, unsigned count);
+
+  /// Freezes some of the launches over this session's buffers.
+  Expected<std::unique_ptr<DeviceGraph>>
+  freeze(const std::vector<const Launch *> &launches) const;
 
   /// A buffer's live part. Output rows follow their layer's query rows.
   Expected<HostTensor> read(const std::string &name) const;
@@ -98,8 +111,13 @@ private:
 
   Error allocate();
   Error initialise(const Buffer &buffer);
-  Error checkInputs(const Layer &layer) const;
+  Error checkInputs(const Layer &layer, bool writes, bool attends) const;
   Error checkSlots(const Layer &layer, RunReport &report) const;
+  /// Launches with their argument values, which `cells` holds.
+  std::vector<KernelLaunch>
+  prepare(const std::vector<const Launch *> &launches,
+          std::vector<std::vector<uint64_t>> &cells) const;
+  Error forgetResults(const Segment &segment);
   Error launchAll(const std::vector<const Launch *> &launches,
                   RunReport &report);
   Error checkOutputs(const std::vector<const Layer *> &layers,

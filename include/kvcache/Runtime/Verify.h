@@ -50,7 +50,8 @@ public:
   Expected<std::vector<LayerVerification>> finish(const Segment &segment);
 
 private:
-  Error compareCache(const Layer &layer, LayerVerification &result);
+  Error compareCache(const Segment &segment, const Layer &layer,
+                     LayerVerification &result);
   Error compareAttention(const Layer &layer, LayerVerification &result);
 
   const Session &session;

@@ -8,6 +8,10 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
+namespace kvcache {
+struct ScaleTable;
+} // namespace kvcache
+
 namespace mlir::kvcache {
 
 #define GEN_PASS_DECL
@@ -15,6 +19,14 @@ namespace mlir::kvcache {
 
 #define GEN_PASS_REGISTRATION
 #include "kvcache/Transforms/Passes.h.inc"
+
+/// `kvcache-fold-checkpoint-scales` with scales that are in memory instead of
+/// files: `table` has every layer whose cache has no static scales yet, under
+/// the graph's name, and says what the pass would have read (fill it by hand or
+/// by ::kvcache::resolveScales). Its diagnostics are emitted, and an error
+/// among them fails the pass; so does a layer that it lacks.
+std::unique_ptr<Pass>
+createFoldCheckpointScalesPass(::kvcache::ScaleTable table);
 
 /// Registers all passes of the Transforms library.
 inline void registerKVCacheTransformsPasses() { registerTransformsPasses(); }

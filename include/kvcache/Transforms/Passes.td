@@ -141,7 +141,11 @@ def FoldCheckpointScales : Pass<"kvcache-fold-checkpoint-scales", "::mlir::Modul
     Option<"roundScalesTo", "round-scales-to", "std::string", "\"\"",
            "Round loaded scales to bf16 or f16 first, as the reference serving stack does">,
     Option<"requireCalibrated", "require-calibrated", "bool", "false",
-           "A K or V scale of a quantized cache that nothing gives is an error, not 1.0">
+           "A K or V scale of a quantized cache that nothing gives is an error, not 1.0">,
+    Option<"tpSize", "tp-size", "int64_t", "1",
+           "Tensor parallel ranks; scales per head of the checkpoint are those of all ranks">,
+    Option<"tpRank", "tp-rank", "int64_t", "0",
+           "The rank that the graph is for">
   ];
   let statistics = [
     Statistic<"numBound", "bound", "Scales that the checkpoint gives">,

@@ -79,6 +79,47 @@ TEST(ManifestTest, EveryScaleSurvivesAsDecimal) {
   }
 }
 
+TEST(ManifestTest, ScalesPerHeadSurvive) {
+  Manifest manifest = sample();
+  Layer &layer = manifest.layers[0];
+  ASSERT_EQ(layer.kvHeads, 2);
+  std::string before = layer.compatibility;
+  layer.kScale.perHead = {ScalarF32::of(0.1f), ScalarF32::of(0.2f)};
+  layer.kScale.value = ScalarF32::of(0.2f);
+  layer.compatibility = cacheCompatibility(layer);
+  Expected<Manifest> back = parseManifest(writeManifest(manifest));
+  ASSERT_TRUE(bool(back)) << back.message();
+  const ManifestScale &k = back->layers[0].kScale;
+  ASSERT_EQ(k.perHead.size(), 2u);
+  EXPECT_EQ(k.ofHead(0), 0.1f);
+  EXPECT_EQ(k.ofHead(1), 0.2f);
+  EXPECT_EQ(back->layers[0].vScale.ofHead(1), test::vScale(0));
+
+  // Each head's scale is part of what makes caches compatible.
+  EXPECT_NE(layer.compatibility, before);
+  std::string digest = layer.compatibility;
+  layer.kScale.perHead[0] = ScalarF32::of(0.15f);
+  EXPECT_NE(cacheCompatibility(layer), digest);
+
+  auto refusalOf = [&](std::vector<ScalarF32> heads) {
+    layer.kScale.perHead = std::move(heads);
+    layer.compatibility = cacheCompatibility(layer);
+    Error error = validateManifest(manifest);
+    return error ? error.message() : std::string("accepted");
+  };
+  EXPECT_NE(refusalOf({ScalarF32::of(0.2f)})
+                .find("layers[0].scales.k.head_bits: expected one for each of "
+                      "the 2 KV heads, found 1"),
+            std::string::npos);
+  EXPECT_NE(refusalOf({ScalarF32::of(0.1f), ScalarF32::of(0.15f)})
+                .find("layers[0].scales.k.value: expected the largest of all "
+                      "heads"),
+            std::string::npos);
+  EXPECT_NE(refusalOf({ScalarF32::of(0.0f), ScalarF32::of(0.2f)})
+                .find("head_bits: expected a positive finite value"),
+            std::string::npos);
+}
+
 TEST(ManifestTest, RefusesWhatIsNoManifest) {
   EXPECT_NE(refusal(""), "accepted");
   EXPECT_NE(refusal("[]"), "accepted");
@@ -326,6 +367,10 @@ const HostileCase hostileCases[] = {
     {"launch of an unknown layer",
      [](Manifest &m) { m.targets[0].launches[0].layer = "layer7"; },
      "targets[0].launches[0].layer: no layer has the id \"layer7\""},
+    {"launch of another layer",
+     [](Manifest &m) { m.targets[0].launches[1].layer = "layer1"; },
+     "targets[0].launches[1].arguments: expected \"layer1.query\" of layer "
+     "\"layer1\" among them, found it nowhere"},
     {"launch with an unknown buffer",
      [](Manifest &m) { m.targets[0].launches[0].arguments[2].buffer = "x"; },
      "targets[0].launches[0].arguments[2].name: no buffer is named \"x\""},

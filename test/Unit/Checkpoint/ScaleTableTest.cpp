@@ -699,15 +699,115 @@ TEST_F(Scales, CompressedTensorsDoesNotDoubleForFnuz) {
   expectKV(resolve(kv(.03f, .05f)), .03f, P::Checkpoint, .05f, P::Checkpoint);
 }
 
-TEST_F(Scales, CompressedTensorsPerHeadIsRefusedByName) {
+const char *const headScheme =
+    R"({"type": "float", "num_bits": 8, "dynamic": false, "symmetric": true,
+        "strategy": "attn_head"})";
+
+TEST_F(Scales, PerHeadScalesNeedTheirStrategy) {
   TensorList list;
   list.addValues<float>(L0 + ".k_scale", DType::F32, {2, 1, 1}, {.1f, .2f});
+  list.f32(L0 + ".v_scale", .3f);
   config = compressedConfig(tensorScheme);
   expectError(resolve(list), "[2, 1, 1]");
-  config = compressedConfig(
-      R"({"type": "float", "num_bits": 8, "strategy": "attn_head"})");
-  expectError(resolve(list), "\"attn_head\" (one scale per KV head) is not "
-                             "supported yet");
+  config = compressedConfig(headScheme);
+  graph[0].kvHeads = 2;
+  ScaleTable table = resolve(list);
+  expectKV(table, .2f, P::Checkpoint, .3f, P::Checkpoint);
+  EXPECT_EQ(table.layers[0][ScaleRole::K].perHead,
+            (std::vector<float>{.1f, .2f}));
+  EXPECT_TRUE(table.layers[0][ScaleRole::V].perHead.empty());
+}
+
+TEST_F(Scales, PerHeadScalesMustFitTheKVHeads) {
+  TensorList list;
+  list.addValues<float>(L0 + ".k_scale", DType::F32, {3, 1, 1}, {1, 2, 3});
+  config = compressedConfig(headScheme);
+  graph[0].kvHeads = 2;
+  expectError(resolve(list), "expected a scale for each of the 2 KV heads of "
+                             "this rank, found shape [3, 1, 1]");
+}
+
+TEST_F(Scales, EveryHeadsScaleMustBePositiveAndFinite) {
+  config = compressedConfig(headScheme);
+  for (float bad : {0.0f, -1.0f}) {
+    TensorList list;
+    list.addValues<float>(L0 + ".k_scale", DType::F32, {2, 1, 1}, {.1f, bad});
+    expectError(resolve(list), "is not positive");
+  }
+  TensorList list;
+  list.addValues<float>(L0 + ".k_scale", DType::F32, {2, 1, 1}, {nan, .1f});
+  expectError(resolve(list), "is not finite");
+}
+
+TEST_F(Scales, PerHeadQIsTheMaximumOfEachGroup) {
+  TensorList list;
+  list.addValues<float>(L0 + ".k_scale", DType::F32, {2, 1, 1}, {.1f, .2f});
+  list.addValues<float>(L0 + ".v_scale", DType::F32, {2, 1, 1}, {.3f, .4f});
+  list.addValues<float>(L0 + ".q_scale", DType::F32, {4, 1, 1}, {1, 2, 4, 3});
+  config = compressedConfig(headScheme);
+  graph[0].queryIsFP8 = true;
+  ScaleTable table = resolve(list);
+  expectNo(table, Severity::Error);
+  EXPECT_EQ(table.layers[0][ScaleRole::Q].perHead, (std::vector<float>{2, 4}));
+  // As many values as fit no KV head: only an error where q is read.
+  TensorList odd;
+  odd.addValues<float>(L0 + ".k_scale", DType::F32, {2, 1, 1}, {.1f, .2f});
+  odd.addValues<float>(L0 + ".q_scale", DType::F32, {3, 1, 1}, {1, 2, 4});
+  expectError(resolve(odd), "a multiple of the 2 KV heads");
+  graph[0].queryIsFP8 = false;
+  expectNo(resolve(odd), Severity::Error);
+}
+
+TEST_F(Scales, ARankTakesItsHeads) {
+  TensorList list;
+  list.addValues<float>(L0 + ".k_scale", DType::F32, {4, 1, 1}, {1, 2, 3, 4});
+  list.addValues<float>(L0 + ".q_scale", DType::F32, {8, 1, 1},
+                        {1, 2, 3, 4, 5, 6, 7, 8});
+  list.f32(L0 + ".v_scale", .5f);
+  config = compressedConfig(headScheme);
+  graph[0].queryIsFP8 = true;
+  struct Case {
+    int64_t size, rank;
+    std::vector<float> k, q;
+  };
+  const Case cases[] = {
+      {1, 0, {1, 2, 3, 4}, {2, 4, 6, 8}},
+      {2, 1, {3, 4}, {6, 8}},
+      {4, 2, {3}, {6}},
+      // Two ranks share a head.
+      {8, 4, {3}, {6}},
+      {8, 7, {4}, {8}},
+  };
+  for (const Case &c : cases) {
+    options.tpSize = c.size;
+    options.tpRank = c.rank;
+    graph[0].kvHeads = int64_t(c.k.size());
+    ScaleTable table = resolve(list);
+    expectNo(table, Severity::Error);
+    EXPECT_EQ(table.layers[0][ScaleRole::K].perHead, c.k);
+    EXPECT_EQ(table.layers[0][ScaleRole::Q].perHead, c.q);
+    EXPECT_EQ(table.layers[0][ScaleRole::V].value, .5f);
+  }
+  options.tpSize = 3;
+  options.tpRank = 0;
+  expectError(resolve(list), "found shape [4, 1, 1] of '" + L0 + ".k_scale'");
+  options.tpRank = 3;
+  expectError(resolve(list), "tp-rank 3 of tp-size 3");
+}
+
+TEST_F(Scales, TheOutputScaleIsTheNextLinearLayersInputScale) {
+  TensorList list = kv(.03f, .05f);
+  list.f32(L0 + ".o_proj.input_scale", .7f);
+  ScaleTable table = resolve(list);
+  expectKV(table, .03f, P::Checkpoint, .05f, P::Checkpoint);
+  const Scale &o = table.layers[0][ScaleRole::O];
+  EXPECT_EQ(o.value, .7f);
+  EXPECT_EQ(o.key, L0 + ".o_proj.input_scale");
+  EXPECT_FALSE(o.used);
+  // It is no scale of the cache: neither missing scales nor ignored ones.
+  table = resolve(only("o_proj.input_scale", .7f));
+  expectOnly(table, Severity::Warning, "no KV cache scale for 1 of 1");
+  EXPECT_TRUE(table.ignored.empty());
 }
 
 TEST_F(Scales, CompressedTensorsSchemesAreErrorsThatNameTheField) {
@@ -786,12 +886,16 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(info.param.name);
     });
 
-TEST(ScaleFixtures, PerHeadScalesAreRefused) {
+TEST(ScaleFixtures, PerHeadScalesAreResolved) {
   Expected<Checkpoint> checkpoint =
       Checkpoint::open(inputPath("checkpoints/compressed_tensors_attn_head"));
   ASSERT_TRUE(checkpoint);
-  ScaleTable table = resolveScales(&*checkpoint, graphOf({layer0}));
-  EXPECT_NE(findOnly(table.diagnostics, Severity::Error, "attn_head"), nullptr);
+  std::vector<ScaleRequest> graph = graphOf({layer0});
+  graph[0].kvHeads = 2;
+  ScaleTable table = resolveScales(&*checkpoint, graph);
+  EXPECT_FALSE(table.hasErrors()) << allMessages(table.diagnostics);
+  EXPECT_EQ(table.layers[0][ScaleRole::K].perHead.size(), 2u);
+  EXPECT_EQ(table.layers[0][ScaleRole::V].perHead.size(), 2u);
 }
 
 TEST(ScaleFixtures, UnequalMLAScalesAreAnErrorUnderStrict) {

@@ -45,6 +45,24 @@ TEST_F(CheckerTest, OutOfBounds) {
              run(".local .b8 l[8]; st.local.u32 [l+8], %r0;"));
 }
 
+TEST_F(CheckerTest, UseAfterFree) {
+  std::vector<uint32_t> cache(16, 3), out(16);
+  uint64_t pCache = add(cache, "cache"), pOut = add(out, "output");
+  const std::string text =
+      kernel("ld.global.u32 %r1, [%d0+8]; st.global.u32 [%d1], %r1;");
+  expectClean(launch(text, {pCache, pOut}, 1));
+  EXPECT_EQ(out[0], 3u);
+  EXPECT_FALSE(bool(machine.removeBuffer(pCache)));
+  LaunchReport report = launch(text, {pCache, pOut}, 1);
+  expectOnly(FindingKind::UseAfterFree, report);
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings[0].buffer, "cache");
+  EXPECT_NE(report.findings[0].message.find("offset 8"), std::string::npos);
+  // Addresses are not given out again.
+  EXPECT_NE(add(cache, "new"), pCache);
+  expectOnly(FindingKind::UseAfterFree, launch(text, {pCache, pOut}, 1));
+}
+
 TEST_F(CheckerTest, ThreadAndBlockAreNamed) {
   LaunchReport report = run("setp.ne.u32 %p1, %r0, 45; @%p1 bra End;\n"
                             "ld.global.u32 %r1, [%d0+8192];\nEnd:");

@@ -6,6 +6,8 @@
 
 #include "PTXTest.h"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <random>
 
@@ -56,6 +58,10 @@ protected:
 
   void checkMma(const std::string &shape, int k, const Format &f,
                 const std::string &accumulator) {
+    checkMma(shape, k, f, f, accumulator);
+  }
+  void checkMma(const std::string &shape, int k, const Format &f,
+                const Format &fb, const std::string &accumulator) {
     const int perRegister = 32 / f.bits;
     const int numB = k / (4 * perRegister), numA = 2 * numB;
     const bool half = accumulator == "f16";
@@ -87,8 +93,8 @@ protected:
       for (int r = 0; r < numB; ++r)
         for (int e = 0; e < perRegister; ++e)
           put(numA + r, lane, e, f.bits,
-              f.encode(b[size_t(r * 4 * perRegister + t * perRegister + e)]
-                        [size_t(g)]));
+              fb.encode(b[size_t(r * 4 * perRegister + t * perRegister + e)]
+                         [size_t(g)]));
       for (int n = 0; n < 4; ++n) {
         int value = c[size_t(g + 8 * (n / 2))][size_t(2 * t + n % 2)];
         put(numA + numB + (half ? n / 2 : n), lane, half ? n % 2 : 0,
@@ -102,7 +108,7 @@ protected:
       return s + "}";
     };
     std::string name = "mma.sync.aligned." + shape + ".row.col." + accumulator +
-                       "." + f.name + "." + f.name + "." + accumulator;
+                       "." + f.name + "." + fb.name + "." + accumulator;
     std::vector<uint32_t> out = registers(
         name + " " + list(40, numC) + ", " + list(10, numA) + ", " +
             list(10 + numA, numB) + ", " + list(10 + numA + numB, numC) + ";",
@@ -137,6 +143,110 @@ TEST_F(MatrixTest, MmaLayouts) {
   checkMma("m16n8k4", 4, tf32, "f32");
   checkMma("m16n8k32", 32, e4m3, "f32");
   checkMma("m16n8k32", 32, s8, "s32");
+  checkMma("m16n8k8", 8, f16, "f16");
+  checkMma("m16n8k16", 16, s8, "s32");
+  Format e5m2{"e5m2", 8, [](int v) { return smallFloat(v, 5, 2); }};
+  checkMma("m16n8k32", 32, e5m2, "f32");
+  checkMma("m16n8k32", 32, e4m3, e5m2, "f32");
+  checkMma("m16n8k32", 32, e5m2, e4m3, "f32");
+  checkMma("m16n8k16", 16, e4m3, "f32");
+  checkMma("m16n8k32", 32, e4m3, "f16");
+}
+
+/// Finite values of all magnitudes: the machine accumulates in f32, one fma for
+/// each k, ascending.
+TEST_F(MatrixTest, MmaRoundsAsStated) {
+  struct Kind {
+    const char *shape, *type;
+    int k, bits;
+    std::function<float(uint32_t)> decode;
+  };
+  auto small = [](uint32_t code, int exponentBits, int mantissaBits) {
+    int e = int(code >> mantissaBits & ((1u << exponentBits) - 1));
+    float m =
+        float(code & ((1u << mantissaBits) - 1)) / float(1u << mantissaBits);
+    int bias = (1 << (exponentBits - 1)) - 1;
+    float v = e ? std::ldexp(1 + m, e - bias) : std::ldexp(m, 1 - bias);
+    return code >> (exponentBits + mantissaBits) & 1 ? -v : v;
+  };
+  const Kind kinds[] = {
+      {"m16n8k16", "f16", 16, 16, [&](uint32_t c) { return small(c, 5, 10); }},
+      {"m16n8k16", "bf16", 16, 16, [](uint32_t c) { return floatOf(c << 16); }},
+      {"m16n8k8", "tf32", 8, 32,
+       [](uint32_t c) { return floatOf(c & 0xffffe000); }},
+      {"m16n8k32", "e4m3", 32, 8, [&](uint32_t c) { return small(c, 4, 3); }},
+      {"m16n8k32", "e5m2", 32, 8, [&](uint32_t c) { return small(c, 5, 2); }}};
+  for (const Kind &t : kinds) {
+    const int per = 32 / t.bits, numB = t.k / (4 * per), numA = 2 * numB;
+    std::vector<uint32_t> in(size_t(numA + numB + 4) * 32);
+    for (size_t n = 0; n < in.size(); ++n) {
+      uint32_t code = uint32_t(random());
+      if (n >= size_t(numA + numB) * 32 || t.bits == 32)
+        code = (code & 0x807fffff) | (100 + code % 50) << 23;
+      else // not infinite, not NaN
+        code &= t.bits == 16 ? 0xbfffbfff : 0xbfbfbfbf;
+      in[n] = code;
+    }
+    auto element = [&](int reg, int lane, int e) {
+      uint32_t word = in[size_t(reg * 32 + lane)];
+      return t.decode(
+          t.bits == 32 ? word : word >> (t.bits * e) & ((1u << t.bits) - 1));
+    };
+    auto list = [](int first, int count) {
+      std::string s = "{";
+      for (int n = 0; n < count; ++n)
+        s += (n ? ", %r" : "%r") + std::to_string(first + n);
+      return s + "}";
+    };
+    std::vector<uint32_t> out =
+        registers(std::string("mma.sync.aligned.") + t.shape + ".row.col.f32." +
+                      t.type + "." + t.type + ".f32 " + list(40, 4) + ", " +
+                      list(10, numA) + ", " + list(10 + numA, numB) + ", " +
+                      list(10 + numA + numB, 4) + ";",
+                  numA + numB + 4, 4, in);
+    for (int lane = 0; lane < 32; ++lane)
+      for (int n = 0; n < 4; ++n) {
+        int row = (lane >> 2) + 8 * (n / 2), column = 2 * (lane & 3) + n % 2;
+        float sum = floatOf(in[size_t((numA + numB + n) * 32 + lane)]);
+        for (int q = 0; q < t.k; ++q) {
+          int block = q / (4 * per), inside = q % (4 * per);
+          float a = element(2 * block + row / 8, (row % 8) * 4 + inside / per,
+                            inside % per);
+          float b =
+              element(numA + block, column * 4 + inside / per, inside % per);
+          sum = std::fmaf(a, b, sum);
+        }
+        ASSERT_EQ(out[size_t(n * 32 + lane)], bitsOf(sum))
+            << t.type << " lane " << lane << " " << n;
+      }
+  }
+}
+
+TEST_F(MatrixTest, IntegerAccumulators) {
+  auto mma = [&](const std::string &types, std::vector<uint32_t> in) {
+    return registers("mma.sync.aligned.m16n8k32.row.col" + types +
+                         " {%r40, %r41, %r42, %r43}, {%r10, %r11, %r12, %r13}, "
+                         "{%r14, %r15}, {%r16, %r17, %r18, %r19};",
+                     10, 4, in);
+  };
+  // All factors 127 or -128; the accumulators at the ends of the range.
+  for (bool saturate : {false, true})
+    for (bool negative : {false, true}) {
+      std::vector<uint32_t> in(size_t(4 + 2 + 4) * 32);
+      for (size_t n = 0; n < in.size(); ++n)
+        in[n] = n < 4 * 32   ? 0x7f7f7f7f
+                : n < 6 * 32 ? (negative ? 0x80808080 : 0x7f7f7f7f)
+                             : (negative ? 0x80000000 : 0x7fffffff);
+      uint32_t end = negative ? 0x80000000 : 0x7fffffff;
+      uint32_t sum = negative ? 0u - 32u * 127 * 128 : 32u * 127 * 127;
+      for (uint32_t value :
+           mma(saturate ? ".satfinite.s32.s8.s8.s32" : ".s32.s8.s8.s32", in))
+        ASSERT_EQ(value, saturate ? end : end + sum);
+    }
+  std::vector<uint32_t> in(size_t(4 + 2 + 4) * 32);
+  std::fill(in.begin(), in.begin() + 6 * 32, 0xffffffff);
+  for (uint32_t value : mma(".s32.u8.s8.s32", in))
+    ASSERT_EQ(value, uint32_t(-32 * 255));
 }
 
 TEST_F(MatrixTest, MovmatrixTransposes) {

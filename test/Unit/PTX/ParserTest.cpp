@@ -57,20 +57,25 @@ TEST_F(ParserTest, UnknownInstructionsAreRefusedAtLaunch) {
   std::string text = entry(".reg .b32 %r<4>; .reg .b64 %d<2>;\n"
                            "wgmma.fence.sync.aligned;\n"
                            "add.u32 %r1, %r1, 1;\n"
-                           "add.sat.s32 %r1, %r1, 1;\n"
+                           "add.sat.u32 %r1, %r1, 1;\n"
                            "frobnicate.b32 %r1, %r2;");
   kvcache::Expected<Module> module = Module::parse(text);
   ASSERT_TRUE(bool(module)) << module.message();
   ASSERT_EQ(module->findKernel("k")->unsupported.size(), 3u);
   std::string e = launchError(text);
   EXPECT_HAS(e, "line 7: wgmma.fence.sync.aligned");
-  EXPECT_HAS(e, "line 9: add.sat.s32");
+  EXPECT_HAS(e, "line 9: add.sat.u32");
   EXPECT_HAS(e, "line 10: frobnicate.b32");
 }
 
 TEST_F(ParserTest, ModifiersThatAreNotKnownAreRefused) {
   for (const char *bad :
-       {"add.cc.u32 %r1, %r2, %r3;", "shfl.bfly.b32 %r1, %r2, 1, 31;",
+       {"add.cc.u16 %r1, %r2, %r3;", "mad.lo.sat.s32 %r1, %r2, %r3, %r1;",
+        "mad.cc.u32 %r1, %r2, %r3, %r1;",
+        "st.shared.v8.b32 [%r1], {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1};",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%r1}, {%r1}, {%r1}, "
+        "{%r1};",
+        "shfl.bfly.b32 %r1, %r2, 1, 31;",
         "cvt.rs.f16x2.f32 %r1, %r2, %r3, %r1;", "vote.all.pred %p1, %p1;",
         "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1,%r2}, {%r1}, "
         "{%r1}, {%r1,%r2};",

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include <sys/stat.h>
+
 using namespace kvcache;
 
 namespace {
@@ -54,6 +56,10 @@ TEST_F(Files, ReportsWhatCannotBeRead) {
             path("absent") + ": cannot open: No such file or directory");
   EXPECT_NE(readFile(root).message().find("is a directory"), std::string::npos);
   EXPECT_NE(MappedFile::open(root).message().find("not a regular file"),
+            std::string::npos);
+  // A pipe that nobody writes to is refused, not waited for.
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_NE(MappedFile::open(path("pipe")).message().find("not a regular file"),
             std::string::npos);
 }
 

@@ -1,0 +1,341 @@
+//===- attention.h - Queries and results of attention kernels -------------===//
+//
+// Part of the kvcache project.
+//
+//===----------------------------------------------------------------------===//
+//
+// What attention kernels do before and after the tiles: find the sequence of
+// their rows, load queries as fragments, and store results.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef KVCACHE_KERNELS_ATTENTION_H
+#define KVCACHE_KERNELS_ATTENTION_H
+
+#include "tile.h"
+
+namespace kvcache {
+namespace kernels {
+
+/// The sequence of row block `block`: the last one whose first block (see
+/// rowBlocks) is at or before it, found 32 candidates at a time. `queryStart`
+/// is not decreasing. -1 without one.
+KVCACHE_DEVICE int findSequence(const int *queryStart, int sequences, int rows,
+                                int block, u32 lane) {
+  int low = 0, count = sequences;
+  do {
+    int step = ceilDiv(count, 32);
+    int i = low + static_cast<int>(lane) * step;
+    bool starts =
+        static_cast<int>(lane) * step < count &&
+        ptx::loadI32(queryStart, i) / rows + (rows > 1 ? i : 0) <= block;
+    int before = static_cast<int>(ptx::popcount(ptx::ballot(starts)));
+    if (before == 0)
+      return -1;
+    int skip = (before - 1) * step;
+    low += skip;
+    count = minOf(step, count - skip);
+  } while (count > 1);
+  return low;
+}
+
+/// Which of a CTA's columns have a query, and where it is.
+struct Columns {
+  int rows, heads; // live ones, at most shape.rows and shape.heads
+};
+
+KVCACHE_DEVICE bool isLive(const AttentionShape &shape, const Columns &live,
+                           int column) {
+  int head = shape.rows > 1 ? column % shape.heads : column;
+  bool real = shape.rows > 1 ? column / shape.heads < live.rows
+                             : live.rows > 0 && column < shape.columns;
+  return real && (shape.group % shape.heads == 0 || head < live.heads);
+}
+/// Rows of [headDim] between the CTA's first query and that of a column.
+KVCACHE_DEVICE int columnOffset(const AttentionShape &shape, int column) {
+  return shape.rows > 1
+             ? column / shape.heads * shape.queryHeads + column % shape.heads
+             : column;
+}
+
+/// Query fragments of one N tile. Rows of bf16 and f32 that meet f16 keys
+/// become f16 with their largest magnitude in [2^14, 2^15): exact for bf16, but
+/// for elements 2^-29 below it, whatever the range of the row, and the sum of
+/// two f16 for f32. `down` undoes the power of two for column g.
+KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
+                                  const Columns &live, int i, u32 lane,
+                                  u32 (&out)[2][2 * maxChunks], float &down) {
+  u32 g = lane >> 2, t = lane & 3;
+  const int chunks = chunksOf(shape);
+  const int bytes = shape.queryType == F32 ? 4 : 2;
+  int column = i * columnsPerTile + static_cast<int>(g);
+  bool real = ((i + 1) * columnsPerTile <= shape.columns && shape.rows == 1 &&
+               live.rows == 1 && shape.group % shape.heads == 0) ||
+              isLive(shape, live, column);
+  const u8 *from =
+      q + static_cast<i64>(columnOffset(shape, column)) * shape.headDim * bytes;
+  down = 1.f;
+  if (shape.queryType == F32) {
+    u32 w[4 * maxChunks];
+    float top = 0.f;
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        w[4 * c + e] = 0;
+      if (real && is16Bit(shape)) {
+        ptx::loadV2(&w[4 * c], from + (c * 16 + t * 2) * 4);
+        ptx::loadV2(&w[4 * c + 2], from + (c * 16 + 8 + t * 2) * 4);
+      } else if (real) {
+        ptx::loadV4(&w[4 * c], from + (c * 16 + t * 4) * 4);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        top = ptx::maxF32(top, __builtin_fabsf(ptx::asFloat(w[4 * c + e])));
+    }
+    top = ptx::maxF32(top, ptx::shuffleXor(top, 1));
+    top = ptx::maxF32(top, ptx::shuffleXor(top, 2));
+    u32 e = ptx::asBits(top) >> 23;
+    e = e < 15 ? 15 : e;
+    float up = ptx::asFloat((268 - e) << 23);
+    down = ptx::asFloat((e - 14) << 23);
+#pragma unroll
+    for (int c = 0; c < 2 * chunks; ++c) {
+      float low = ptx::asFloat(w[2 * c]) * up;
+      float high = ptx::asFloat(w[2 * c + 1]) * up;
+      u32 first = ptx::packF16(low, high);
+      out[0][c] = first;
+      out[1][c] = ptx::packF16(low - ptx::f16ToF32Low(first),
+                               high - ptx::f16ToF32High(first));
+    }
+    return;
+  }
+  u32 w[2 * maxChunks];
+#pragma unroll
+  for (int c = 0; c < chunks; ++c) {
+    w[2 * c] = w[2 * c + 1] = 0;
+    if (!real)
+      continue;
+    if (is16Bit(shape)) {
+      w[2 * c] = ptx::loadU32(from + (c * 16 + t * 2) * 2);
+      w[2 * c + 1] = ptx::loadU32(from + (c * 16 + 8 + t * 2) * 2);
+    } else {
+      ptx::loadV2(&w[2 * c], from + (c * 16 + t * 4) * 2);
+    }
+  }
+  if (shape.queryType == F16 || shape.cacheType == CacheBF16) {
+#pragma unroll
+    for (int c = 0; c < 2 * chunks; ++c)
+      out[0][c] = w[c];
+    return;
+  }
+  float top = 0.f;
+#pragma unroll
+  for (int c = 0; c < 2 * chunks; ++c) {
+    float low = ptx::asFloat(w[c] << 16);
+    float high = ptx::asFloat(w[c] & 0xffff0000u);
+    top = ptx::maxF32(top,
+                      ptx::maxF32(__builtin_fabsf(low), __builtin_fabsf(high)));
+  }
+  top = ptx::maxF32(top, ptx::shuffleXor(top, 1));
+  top = ptx::maxF32(top, ptx::shuffleXor(top, 2));
+  // Biased exponent e of the maximum; below 15 the inverse has no normal f32.
+  u32 e = ptx::asBits(top) >> 23;
+  e = e < 15 ? 15 : e;
+  float up = ptx::asFloat((268 - e) << 23); // 2^(14 - (e - 127))
+  down = ptx::asFloat((e - 14) << 23);      // its inverse
+#pragma unroll
+  for (int c = 0; c < 2 * chunks; ++c) {
+    float low = ptx::asFloat(w[c] << 16);
+    float high = ptx::asFloat(w[c] & 0xffff0000u);
+    out[0][c] = ptx::packF16(low * up, high * up);
+  }
+}
+
+/// The queries: every warp keeps all of them in registers, or `warps` of them
+/// load their share of the N tiles to shared memory, from `shared` on.
+KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
+                                const Columns &live, float scale, u32 shared,
+                                u32 warp, int warps, u32 lane, Queries &out) {
+  u32 g = lane >> 2, t = lane & 3;
+  const int n = tilesN(shape.columns), terms = queryTerms(shape.queryType);
+  const int pairs = (chunksOf(shape) + 1) / 2;
+  bool converts = shape.queryType != F16 && shape.cacheType != CacheBF16;
+  if (!queriesInShared(shape.headDim, shape.columns, shape.queryType)) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      float down;
+      loadFragments(shape, q, live, i, lane, out.b[i], down);
+      // Lane 4g has column g; scores are wanted for columns 2t and 2t + 1.
+      out.scale[i][0] = out.scale[i][1] = scale;
+      if (converts) {
+        out.scale[i][0] = scale * ptx::shuffle(down, 8 * t);
+        out.scale[i][1] = scale * ptx::shuffle(down, 8 * t + 4);
+      }
+    }
+    return;
+  }
+  u32 scales = shared + n * terms * pairs * 512;
+  out.shared = shared + lane * 16;
+#pragma unroll 1
+  for (int i = static_cast<int>(warp); i < n; i += warps) {
+    u32 b[2][2 * maxChunks];
+    float down;
+    loadFragments(shape, q, live, i, lane, b, down);
+#pragma unroll
+    for (int term = 0; term < terms; ++term) {
+#pragma unroll
+      for (int j = 0; j < pairs; ++j) {
+        u32 x[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          x[e] = 4 * j + e < 2 * chunksOf(shape) ? b[term][4 * j + e] : 0u;
+        ptx::storeSharedV4(out.shared + ((i * terms + term) * pairs + j) * 512,
+                           x);
+      }
+    }
+    if (t == 0)
+      ptx::storeSharedF32(scales + (i * columnsPerTile + g) * 4, scale * down);
+  }
+  if (warps > 1)
+    ptx::ctaSync();
+  else
+    ptx::warpSync();
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+    ptx::loadSharedV2(out.scale[i], scales + (i * columnsPerTile + 2 * t) * 4);
+}
+
+/// ALiBi slopes of the columns, and their distance from token `begin` + g.
+/// `position` is that of row 0.
+KVCACHE_DEVICE void loadSlopes(const AttentionShape &shape, const float *slopes,
+                               const Columns &live, int begin, int position,
+                               u32 lane, Queries &out) {
+  u32 g = lane >> 2, t = lane & 3;
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int column = i * columnsPerTile + static_cast<int>(t) * 2 + h;
+      int head = shape.rows > 1 ? column % shape.heads : column;
+      out.slope[i][h] = isLive(shape, live, column)
+                            ? ptx::loadF32(slopes + head) * 1.44269504088896341f
+                            : 0.f;
+      out.key[i][h] = static_cast<float>(
+          begin - position - rowOf(shape, i, t, h) + static_cast<int>(g));
+    }
+  }
+}
+
+/// Where the results of the CTA go.
+struct Results {
+  u8 *out;    // [query row][query heads][headDim], at the first column
+  float *lse; // [query row][query heads], or null
+  float factor;
+  const float *sinks; // [heads], at the first column, or null
+};
+
+KVCACHE_DEVICE void storeFour(const AttentionShape &shape, u8 *out, i64 element,
+                              const float *x) {
+  if (shape.queryType == F32)
+    ptx::storeV4(reinterpret_cast<float *>(out) + element, x);
+  else if (shape.queryType == F16)
+    ptx::storeV2(out + 2 * element, ptx::packF16(x[0], x[1]),
+                 ptx::packF16(x[2], x[3]));
+  else
+    ptx::storeV2(out + 2 * element, ptx::packBF16(x[0], x[1]),
+                 ptx::packBF16(x[2], x[3]));
+}
+
+/// Four dims of one column: `o` relative to 2^ref, as is `sum`. A column that
+/// sees no key has reference minus infinity and gets output 0. A sink logit is
+/// one more score without a value.
+KVCACHE_DEVICE void storeResult(const AttentionShape &shape, bool hasLse,
+                                const Results &to, int column, int dim,
+                                const float *o, float ref, float sum) {
+  bool empty = ref == ptx::asFloat(minusInfinity) && sum == 0.f;
+  float factor = to.factor;
+  if (shape.hasSinks && !empty) {
+    int head = shape.rows > 1 ? column % shape.heads : column;
+    float sink =
+        ptx::asFloat(ptx::loadU32(to.sinks + head)) * 1.44269504088896341f;
+    float top = ptx::maxF32(ref, sink);
+    sum = __builtin_fmaf(sum, ptx::exp2(ref - top), ptx::exp2(sink - top));
+    // `o` stays relative to the old reference.
+    factor *= ptx::exp2(ref - top);
+    ref = top;
+  }
+  float f = empty ? 0.f : factor * ptx::reciprocal(sum), x[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    x[e] = o[e] * f;
+  int at = columnOffset(shape, column);
+  storeFour(shape, to.out, static_cast<i64>(at) * shape.headDim + dim, x);
+  if (hasLse && dim == 0)
+    ptx::storeF32(to.lse + at,
+                  empty ? ref : (ref + ptx::log2(sum)) * 0.693147180559945309f);
+}
+
+/// Rows that see no key: output 0, LSE minus infinity.
+KVCACHE_DEVICE void storeEmpty(const AttentionShape &shape, bool hasLse,
+                               const Results &to, const Columns &live,
+                               u32 thread) {
+  const float zero[4] = {};
+  const int quads = shape.headDim / 4;
+  for (int i = thread; i < shape.columns * quads; i += threadsPerCta) {
+    int column = i / quads;
+    if (!isLive(shape, live, column))
+      continue;
+    int at = columnOffset(shape, column);
+    storeFour(shape, to.out,
+              static_cast<i64>(at) * shape.headDim + i % quads * 4, zero);
+    if (hasLse && i % quads == 0)
+      ptx::storeF32(to.lse + at, ptx::asFloat(minusInfinity));
+  }
+}
+
+/// The warps' accumulators go to shared memory, [warp][column][dim] f32. Pairs
+/// of dims and a pitch of headDim + 4 keep the stores free of bank conflicts.
+KVCACHE_DEVICE void publish(const AttentionShape &shape, u32 shared, u32 pairs,
+                            u32 warp, u32 lane, WarpState &state) {
+  u32 g = lane >> 2, t = lane & 3;
+  const int pitch = 4 * mergePitch(shape.headDim);
+  const int columns = tilesN(shape.columns) * columnsPerTile;
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
+    u32 column = i * columnsPerTile + 2 * t;
+    u32 at = shared + (warp * columns + column) * pitch +
+             (is16Bit(shape) ? 4 : 8) * g;
+#pragma unroll
+    for (int c = 0; c < chunksOf(shape); ++c) {
+      const float *o = state.o[i][c];
+      if (is16Bit(shape)) {
+        ptx::storeSharedF32(at + 64 * c, o[0]);
+        ptx::storeSharedF32(at + 64 * c + pitch, o[1]);
+        ptx::storeSharedF32(at + 64 * c + 32, o[2]);
+        ptx::storeSharedF32(at + 64 * c + pitch + 32, o[3]);
+      } else {
+        ptx::storeSharedV2(at + 64 * c, o[0], o[2]);
+        ptx::storeSharedV2(at + 64 * c + pitch, o[1], o[3]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = state.sum[i][h];
+      sum += ptx::shuffleXor(sum, 4);
+      sum += ptx::shuffleXor(sum, 8);
+      sum += ptx::shuffleXor(sum, 16);
+      // Without tokens: reference minus infinity, no weight in the merge.
+      bool unset = (state.fresh >> (2 * i + h) & 1u) != 0;
+      if (g == 0)
+        ptx::storeSharedV2(
+            pairs + (warp * columns + column + h) * 8,
+            unset ? ptx::asFloat(minusInfinity) : -state.negRef[i][h], sum);
+    }
+  }
+}
+
+} // namespace kernels
+} // namespace kvcache
+
+#endif // KVCACHE_KERNELS_ATTENTION_H

@@ -1,0 +1,285 @@
+//===- prefill.cu - Attention of many query rows over a paged FP8 cache ---===//
+//
+// Part of the kvcache project.
+//
+//===----------------------------------------------------------------------===//
+//
+// A CTA is one (KV head and block of its query heads, block of a sequence's
+// query rows). Each warp has rows of its own, 32 columns of (row, head) for
+// head dims up to 128; all share the tiles of K and V. A tile of 64 keys
+// arrives as codes by cp.async, one tile ahead, becomes f16 once, and then
+// serves all warps:
+//
+//   codes of tile i + 1, i + 2 on their way
+//   barrier | codes i -> f16, each its share | barrier | 4 x 16 keys a warp
+//
+// The arithmetic of 16 keys is tileStep of decode attention for a cache of f16.
+// Steps that a warp's rows see wholly skip the mask; those that none of its
+// rows sees are skipped themselves. A value that is NaN or infinite reaches all
+// rows of a CTA that share a step with one that sees it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "attention.h"
+
+namespace kvcache {
+namespace kernels {
+
+/// What the copies of a CTA need.
+struct Tiles {
+  const u8 *kHead, *vHead;
+  const int *table;
+  int firstKey, keys; // keys that any row sees
+};
+
+/// Requests the codes of the keys `token` .. `token` + 63 of K and V. Keys that
+/// no row sees are replaced by one that is seen: they are masked.
+KVCACHE_DEVICE void copyCodes(const AttentionShape &shape, const Tiles &tiles,
+                              int token, u32 shared, int threads, u32 thread) {
+  const int units = shape.headDim / 16, all = prefillTile * units;
+#pragma unroll
+  for (int i = 0; i < ceilDiv(all, threads); ++i) {
+    int unit = static_cast<int>(thread) + i * threads;
+    if (all % threads != 0 && unit >= all)
+      continue;
+    int key = token + unit / units;
+    key = minOf(key, tiles.keys - 1);
+    if (shape.hasWindow)
+      key = maxOf(tiles.firstKey, key);
+    u64 page =
+        static_cast<u32>(ptx::loadI32(tiles.table, key / shape.pageSize));
+    int inPage = key % shape.pageSize, chunk = unit % units * 16;
+    ptx::copyAsync16(shared + unit * 16,
+                     tiles.kHead + page * static_cast<u64>(shape.kPageStride) +
+                         static_cast<i64>(inPage) * shape.kTokenStride + chunk);
+    ptx::copyAsync16(shared + (all + unit) * 16,
+                     tiles.vHead + page * static_cast<u64>(shape.vPageStride) +
+                         static_cast<i64>(inPage) * shape.vTokenStride + chunk);
+  }
+}
+
+/// Codes to f16, K rows and then V rows. Rows of keys that no row sees become
+/// zero: their slots may hold NaN, and 0 * NaN is NaN. `whole`: there are none.
+KVCACHE_DEVICE void convertCodes(const AttentionShape &shape,
+                                 const Tiles &tiles, bool whole, int token,
+                                 u32 codes, u32 tile, int threads, u32 thread) {
+  const int units = shape.headDim / 16, all = 2 * prefillTile * units;
+  const int pitch = rowPitch(shape.headDim, 2);
+#pragma unroll
+  for (int i = 0; i < ceilDiv(all, threads); ++i) {
+    int unit = static_cast<int>(thread) + i * threads;
+    if (all % threads != 0 && unit >= all)
+      continue;
+    u32 x[4], f[8];
+    ptx::loadSharedV4(x, codes + unit * 16);
+    int row = unit / units, key = token + row % prefillTile;
+    bool seen = whole || (key >= tiles.firstKey && key < tiles.keys);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      u32 nan = 0;
+      decode4(shape.arch, shape.cacheType, Neighbours, seen ? x[e] : 0u,
+              f[2 * e], f[2 * e + 1], nan);
+      if (nan & 0x80808080u) { // only where decode4 flags them
+        f[2 * e] |=
+            (nan & 0x80u ? 0x7e00u : 0u) | (nan & 0x8000u ? 0x7e000000u : 0u);
+        f[2 * e + 1] |= (nan & 0x800000u ? 0x7e00u : 0u) |
+                        (nan & 0x80000000u ? 0x7e000000u : 0u);
+      }
+    }
+    u32 at = tile + row * pitch + unit % units * 32;
+    ptx::storeSharedV4(at, f);
+    ptx::storeSharedV4(at + 16, f + 4);
+  }
+}
+
+} // namespace kernels
+} // namespace kvcache
+
+using namespace kvcache::kernels;
+
+// Arguments as those of kvcache_paged_attention. Grid (attentionGridX of one
+// row, rowBlocks of prefillRows, 1), 32 threads for each of
+// prefillWarps, prefillSharedBytes.
+KVCACHE_EXPORT kvcache_prefill(
+    const void *q, const void *k_pages, const void *v_pages,
+    const int *page_table, const int *lengths, const int *query_start,
+    void *out, float *lse, const float *sinks, const float *alibi_slopes,
+    float score_scale, float output_scale, float soft_cap, int max_tokens,
+    int max_sequences, int max_pages_per_sequence, int window,
+    // structural constants
+    int arch, int q_type, int cache_type, int q_heads, int kv_heads,
+    int head_dim, int page_size, long long k_page_stride, int k_token_stride,
+    int k_head_stride, long long v_page_stride, int v_token_stride,
+    int v_head_stride, int has_window, int has_soft_cap, int has_sinks,
+    int has_alibi, int has_lse, int warps) {
+  (void)max_tokens;
+  const int group = q_heads / kv_heads, threads = 32 * warps;
+  const int heads = headsPerCta(group, 1, head_dim);
+  const int warpRows = prefillRowsPerWarp(group, head_dim);
+  const int rows = warps * warpRows;
+  const AttentionShape codes = {arch,
+                                q_type,
+                                cache_type,
+                                q_heads,
+                                kv_heads,
+                                group,
+                                head_dim,
+                                page_size,
+                                k_page_stride,
+                                k_token_stride,
+                                k_head_stride,
+                                v_page_stride,
+                                v_token_stride,
+                                v_head_stride,
+                                16,
+                                2,
+                                1,
+                                warpRows,
+                                heads,
+                                warpRows * heads,
+                                has_window != 0,
+                                has_soft_cap != 0,
+                                has_sinks != 0,
+                                has_alibi != 0,
+                                false};
+  AttentionShape shape = codes;
+  shape.cacheType = CacheF16; // what the tiles hold
+  const float unit = decodedUnit(arch, cache_type);
+  const int blocks = ceilDiv(group, heads);
+  const int bytes = q_type == F32 ? 4 : 2;
+
+  u32 thread = ptx::threadX(), lane = thread & 31;
+  u32 warp = ptx::shuffle(thread >> 5, 0);
+  int x = static_cast<int>(ptx::ctaX()), y = static_cast<int>(ptx::ctaY());
+  int kvHead = x / blocks, head0 = kvHead * group + x % blocks * heads;
+  int sequence = findSequence(query_start, max_sequences, rows, y, lane);
+  if (sequence < 0)
+    return;
+  int first = ptx::loadI32(query_start, sequence);
+  int queries = ptx::loadI32(query_start, sequence + 1) - first;
+  int ctaRow = (y - first / rows - sequence) * rows;
+  if (ctaRow >= queries)
+    return;
+  int ctaRows = minOf(rows, queries - ctaRow);
+  int length = ptx::loadI32(lengths, sequence);
+  i64 capacity = static_cast<i64>(max_pages_per_sequence) * page_size;
+  int most = length > capacity ? static_cast<int>(capacity) : length;
+
+  // Row r of the sequence stands at length - queries + r. This warp's rows:
+  int row0 = ctaRow + static_cast<int>(warp) * warpRows;
+  Columns live = {maxOf(0, minOf(warpRows, queries - row0)), heads};
+  if (group % heads != 0)
+    live.heads = minOf(heads, group - x % blocks * heads);
+  int high = length - queries + row0 + 1; // keys of the warp's first row
+  int keys = live.rows > 0 ? minOf(high + live.rows - 1, most) : 0;
+  int low = has_window ? high - 1 - window : 0;
+
+  Tiles tiles;
+  tiles.keys = minOf(length - queries + ctaRow + ctaRows, most);
+  tiles.firstKey = 0;
+  if (has_window)
+    tiles.firstKey = maxOf(0, length - queries + ctaRow - window);
+  i64 firstColumn = static_cast<i64>(first + row0) * q_heads + head0;
+  Results results = {static_cast<u8 *>(out) + firstColumn * head_dim * bytes,
+                     lse + firstColumn, output_scale * unit, sinks + head0};
+
+  u32 shared = ptx::dynamicShared();
+  const int queryArea = queryBytes(head_dim, shape.columns, q_type);
+  Queries fragments;
+  fragments.cap = soft_cap;
+  loadQueries(
+      shape, static_cast<const u8 *>(q) + firstColumn * head_dim * bytes, live,
+      score_scale * unit, shared + warp * queryArea, 0, 1, lane, fragments);
+  if (has_alibi)
+    loadSlopes(shape, alibi_slopes + head0, live, 0, high - 1, lane, fragments);
+  shared += warps * queryArea;
+
+  WarpState state;
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
+#pragma unroll
+    for (int c = 0; c < chunksOf(shape); ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        state.o[i][c][e] = 0.f;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      state.sum[i][h] = state.negRef[i][h] = 0.f;
+  }
+  state.fresh = 0x40004000u | ((1u << 2 * tilesN(shape.columns)) - 1);
+  state.nanK = 0;
+
+  const int pitch = rowPitch(head_dim, 2);
+  // From a lane's row of K to its row of V.
+  const int toV = prefillTile * pitch + fragmentOffset(shape, true, lane) -
+                  fragmentOffset(shape, false, lane);
+  const int stage = 2 * prefillTile * head_dim;
+  u32 staging = shared + 2 * prefillTile * pitch;
+  tiles.kHead = static_cast<const u8 *>(k_pages) +
+                static_cast<i64>(kvHead) * k_head_stride;
+  tiles.vHead = static_cast<const u8 *>(v_pages) +
+                static_cast<i64>(kvHead) * v_head_stride;
+  tiles.table =
+      page_table + static_cast<i64>(sequence) * max_pages_per_sequence;
+  int base = tiles.firstKey / 16 * 16;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (base + i * prefillTile < tiles.keys)
+      copyCodes(codes, tiles, base + i * prefillTile, staging + i * stage,
+                threads, thread);
+    ptx::copyCommit();
+  }
+  u32 k = shared + fragmentOffset(shape, false, lane);
+  u32 from = staging;
+  for (int token = base; token < tiles.keys; token += prefillTile) {
+    ptx::copyWait(1);
+    // All codes of this tile have landed, and nobody reads the last one's f16.
+    ptx::ctaSync();
+    if (token >= tiles.firstKey && token + prefillTile <= tiles.keys)
+      convertCodes(codes, tiles, true, token, from, shared, threads, thread);
+    else
+      convertCodes(codes, tiles, false, token, from, shared, threads, thread);
+    ptx::ctaSync();
+    if (token + 2 * prefillTile < tiles.keys)
+      copyCodes(codes, tiles, token + 2 * prefillTile, from, threads, thread);
+    ptx::copyCommit();
+    from = from == staging ? staging + stage : staging;
+    // The steps that this warp's rows see any key of.
+    int end = minOf(prefillTile, keys - token), begin = 0;
+    if (has_window && low > token)
+      begin = (low - token) / 16 * 16;
+#pragma unroll 1
+    for (int i = begin; i < end; i += 16) {
+      int key = token + i;
+      u32 at = k + i * pitch;
+      bool whole = key + 16 <= high && key + 16 <= keys &&
+                   (!has_window || key >= low + warpRows - 1);
+      Mask mask = {low - key, high - key, has_window ? low - key : 0,
+                   keys - key};
+      // One step for both: two would each keep the output in registers of
+      // their own and copy all of it where they meet.
+      tileStep(shape, at, at + toV, fragments, state, !whole, false, mask, key,
+               lane);
+    }
+  }
+  ptx::copyWait(0);
+  ptx::ctaSync();
+
+  const int padded = tilesN(shape.columns) * columnsPerTile;
+  u32 pairs = shared + warps * padded * mergePitch(head_dim) * 4;
+  publish(shape, shared, pairs, warp, lane, state);
+  ptx::warpSync();
+  const int quads = head_dim / 4;
+#pragma unroll 1
+  for (int i = static_cast<int>(lane); i < shape.columns * quads; i += 32) {
+    int column = i / quads, dim = i % quads * 4;
+    if (!isLive(shape, live, column))
+      continue;
+    float o[4], pair[2];
+    u32 at = warp * padded + column;
+    ptx::loadSharedV4(o, shared + at * mergePitch(head_dim) * 4 + dim * 4);
+    ptx::loadSharedV2(pair, pairs + at * 8);
+    storeResult(shape, has_lse != 0, results, column, dim, o, pair[0], pair[1]);
+  }
+}

@@ -1,0 +1,151 @@
+// RUN: kvcache-opt %s --split-input-file --kvcache-select-kernels=target=sm_90 2>/dev/null | FileCheck %s
+
+// What is not a plain e4m3 cache with one scale: each becomes a variant of the same kernels.
+
+// A window and a soft cap, in a cache of e5m2. The score factor is 2 * 0.125 * 0.0125 * log2(e) / 50;
+// the window bounds what a row sees, so three splits are enough for 8,192 tokens of capacity.
+
+// CHECK:      kvcache.launch @write_bf16_e5m2_h2_d128_p16_{{[0-9a-f]+}} of
+// CHECK-SAME:   structure [90 : i32, 1 : i32, 1 : i32,
+// CHECK:      kvcache.launch @paged_attention_bf16_e5m2_h16x2_d128_p16_window_cap_{{[0-9a-f]+}} of "kvcache_paged_attention" grid [2, 2, 3]
+// CHECK-SAME:   constants [9.01{{[0-9]+}}E-5 : f32, 1.000000e+00 : f32, 72.13{{[0-9]+}} : f32, 2 : i32, 2 : i32, 512 : i32, 511 : i32]
+// CHECK-SAME:   origins ["2 * softmax_scale * k_scale * log2(e) / soft_cap", "v_scale", "soft_cap * log2(e)", "max_tokens", "max_sequences", "max_pages_per_sequence", "window"]
+// CHECK-SAME:   1 : i32, 1 : i32, 0 : i32, 0 : i32, 256 : i32, 3 : i32, 0 : i32]
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 128 x f8E5M2 scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x16x2x128xf8E5M2, strided<[4096, 256, 128, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<2x2x128xbf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>},
+    %q: memref<2x16x128xbf16> {kvcache.name = "query", kvcache.role = #kvcache<role activation>},
+    %o: memref<2x16x128xbf16> {kvcache.name = "output", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x128xf8E5M2, strided<[4096, 256, 128, 1], offset: ?>>, memref<70x16x2x128xf8E5M2, strided<[4096, 256, 128, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<2 x 128 x f8E5M2>
+    kvcache.write %k, %k to %c : memref<2x2x128xbf16>, memref<2x2x128xbf16>, !kvcache.cache<2 x 128 x f8E5M2>
+    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64, soft_cap = 5.000000e+01 : f64, window = 511 : i64} : memref<2x16x128xbf16>, !kvcache.cache<2 x 128 x f8E5M2> -> memref<2x16x128xbf16>
+  }
+}
+
+// -----
+
+// A cache that is not quantized: no scale is applied, whatever its buffers hold, and strides count bytes.
+
+// CHECK:      kvcache.launch @write_bf16_bf16_h2_d64_p16_{{[0-9a-f]+}} of "kvcache_write"
+// CHECK-SAME:   constants [1.000000e+00 : f32, 1.000000e+00 : f32,
+// CHECK-SAME:   structure [90 : i32, 1 : i32, 3 : i32, 2 : i32, 64 : i32, 16 : i32, 4096, 256 : i32, 128 : i32, 4096,
+// CHECK:      kvcache.launch @paged_attention_bf16_bf16_h4x2_d64_p16_{{[0-9a-f]+}} of
+// CHECK-SAME:   constants [0.180{{[0-9]+}} : f32, 1.000000e+00 : f32, 0.000000e+00 : f32,
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 dynamic
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<2x2x64xbf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>},
+    %q: memref<2x4x64xbf16> {kvcache.name = "query", kvcache.role = #kvcache<role activation>},
+    %o: memref<2x4x64xbf16> {kvcache.name = "output", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<70x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<2 x 64 x bf16>
+    kvcache.write %k, %k to %c : memref<2x2x64xbf16>, memref<2x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<2x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<2x4x64xbf16>
+  }
+}
+
+// -----
+
+// Scales for each KV head are constants for each head; the one scale of V is given to all.
+
+// CHECK:      kvcache.launch @write_f16_e4m3_h2_d80_p8_perhead_{{[0-9a-f]+}} of "kvcache_write" grid [1, 2, 1]
+// CHECK-SAME:   constants [1.250000e-02 : f32, 5.000000e-01 : f32, 2.000000e+00 : f32, 2.000000e+00 : f32, 2 : i32,
+// CHECK-SAME:   origins ["k_scale[head]", "k_scale[head]", "v_scale[head]", "v_scale[head]", "max_tokens",
+// CHECK-SAME:   0 : i32, 1 : i32, 1 : i32] layer
+// CHECK:      kvcache.launch @paged_attention_f16_e4m3_h4x2_d80_p8_perhead_{{[0-9a-f]+}} of
+// CHECK-SAME:   constants [0.00225{{[0-9]+}} : f32, 0.0901{{[0-9]+}} : f32, 2.000000e+00 : f32, 2.000000e+00 : f32, 0.000000e+00 : f32,
+// CHECK-SAME:   origins ["softmax_scale * k_scale[head] * log2(e)", "softmax_scale * k_scale[head] * log2(e)", "v_scale[head]", "v_scale[head]",
+
+kvcache.scale_buffer @layer0.k : f32 = [1.25e-02, 5.0e-01] from override
+kvcache.scale_buffer @layer0.v : f32 = 2.0 from override
+kvcache.cache_group @full page_size 8 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 80 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x8x2x80xf8E4M3FN, strided<[1280, 160, 80, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<2x2x80xf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>},
+    %q: memref<2x4x80xf16> {kvcache.name = "query", kvcache.role = #kvcache<role activation>},
+    %o: memref<2x4x80xf16> {kvcache.name = "output", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x8x2x80xf8E4M3FN, strided<[1280, 160, 80, 1], offset: ?>>, memref<70x8x2x80xf8E4M3FN, strided<[1280, 160, 80, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<2 x 80 x f8E4M3FN>
+    kvcache.write %k, %k to %c : memref<2x2x80xf16>, memref<2x2x80xf16>, !kvcache.cache<2 x 80 x f8E4M3FN>
+    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<2x4x80xf16>, !kvcache.cache<2 x 80 x f8E4M3FN> -> memref<2x4x80xf16>
+  }
+}
+
+// -----
+
+// Room for 32 rows of each sequence: tiles of K and V that serve all rows of a CTA.
+
+// CHECK:      kvcache.launch @prefill_bf16_e4m3_h16x2_d128_p16_window_{{[0-9a-f]+}} of "kvcache_prefill" grid [2, 4, 1] block [256, 1, 1] shared 203776
+// CHECK-SAME:   constants [0.00225{{[0-9]+}} : f32, 1.000000e+00 : f32, 0.000000e+00 : f32, 64 : i32, 2 : i32, 512 : i32, 511 : i32]
+// CHECK-SAME:   1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 8 : i32] layer "layer0" {min_ctas_per_sm = 1 : i64}
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 64 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 128 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<64xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<64x2x128xbf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>},
+    %q: memref<64x16x128xbf16> {kvcache.name = "query", kvcache.role = #kvcache<role activation>},
+    %o: memref<64x16x128xbf16> {kvcache.name = "output", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<64xi64> -> !kvcache.cache<2 x 128 x f8E4M3FN>
+    kvcache.write %k, %k to %c : memref<64x2x128xbf16>, memref<64x2x128xbf16>, !kvcache.cache<2 x 128 x f8E4M3FN>
+    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64, window = 511 : i64} : memref<64x16x128xbf16>, !kvcache.cache<2 x 128 x f8E4M3FN> -> memref<64x16x128xbf16>
+  }
+}
+
+// -----
+
+// A group of 71 heads is three blocks of 24; f32 queries, pages of one token.
+
+// CHECK:      kvcache.launch @write_f32_e4m3_h1_d128_p1_{{[0-9a-f]+}} of
+// CHECK:      kvcache.launch @paged_attention_f32_e4m3_h71x1_d128_p1_{{[0-9a-f]+}} of "kvcache_paged_attention" grid [3, 2,
+// CHECK-NOT:  kvcache.view_cache
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 1 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 1 x 128 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x1x1x128xf8E4M3FN, strided<[128, 128, 128, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<2x1x128xf32> {kvcache.name = "key", kvcache.role = #kvcache<role activation>},
+    %q: memref<2x71x128xf32> {kvcache.name = "query", kvcache.role = #kvcache<role activation>},
+    %o: memref<2x71x128xf32> {kvcache.name = "output", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x1x1x128xf8E4M3FN, strided<[128, 128, 128, 1], offset: ?>>, memref<70x1x1x128xf8E4M3FN, strided<[128, 128, 128, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<1 x 128 x f8E4M3FN>
+    kvcache.write %k, %k to %c : memref<2x1x128xf32>, memref<2x1x128xf32>, !kvcache.cache<1 x 128 x f8E4M3FN>
+    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<2x71x128xf32>, !kvcache.cache<1 x 128 x f8E4M3FN> -> memref<2x71x128xf32>
+  }
+}

@@ -1,0 +1,44 @@
+# RUN: %python %s --machine=%ptx_lib --library=%kernels_bc --llvm=%llvm_bin --work=%t
+
+"""Prefill: many query rows of a sequence on shared tiles of K and V, causal, windowed, chunked and ragged, against double precision."""
+from kernel_build import Layout
+from kernel_case import Batch
+from kernel_run import Suite
+
+
+def main():
+    suite = Suite(__doc__)
+
+    def instance(arch=90, q_type=1, q_heads=4, kv_heads=2, head_dim=64, page_size=16, layout="nhd", **more):
+        return suite.attention.add(prefill=1, arch=arch, q_type=q_type, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim,
+                                   page_size=page_size, layout=Layout(layout, page_size, kv_heads, head_dim), **more)
+
+    plain = [instance(90, q_heads=8, kv_heads=1, head_dim=128), instance(80), instance(90, q_heads=3, kv_heads=1, head_dim=80, q_type=0),
+             instance(80, q_heads=40, kv_heads=1, page_size=1), instance(90, q_heads=4, kv_heads=4, head_dim=256, layout="packed"),
+             instance(90, q_heads=5, kv_heads=1, head_dim=112, page_size=128, layout="mixed"),
+             instance(90, cache_type=1, q_type=2, head_dim=64), instance(89, q_heads=8, kv_heads=1, head_dim=128), instance(80, cache_type=1, head_dim=96, layout="hnd")]
+    window = [instance(90, q_heads=8, kv_heads=2, has_window=1), instance(80, q_heads=8, kv_heads=2, has_window=1, has_lse=0)]
+    options = [instance(90, has_soft_cap=1, has_sinks=1), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1)]
+    suite.attention.compile()
+
+    for n, i in enumerate(plain):
+        # Whole prompts, a chunk behind a prefix, decode rows between, more queries than tokens.
+        suite.attend("prompts", i, Batch(i[1], [40, 1, 133], [40, 1, 133], seed=n))
+        suite.attend("chunks and decode", i, Batch(i[1], [200, 77, 0, 65, 30], [70, 1, 0, 1, 33], seed=n), late=True)
+    for i in window:
+        for w in (0, 16, 63, 100):
+            suite.attend(f"window {w}", i, Batch(i[1], [150, 300, 20], [150, 70, 20], window=w))
+    for n, i in enumerate(options):
+        suite.attend("options", i, Batch(i[1], [90, 150, 1], [90, 20, 1], seed=n, window=37 if i[1]["has_window"] else None,
+                                         soft_cap=20.0 if i[1]["has_soft_cap"] else None))
+    # NaN in a key or value that some rows see.
+    for i in plain[:2]:
+        for which in "kv":
+            batch = Batch(i[1], [80, 40], [5, 40])
+            batch.set_code(which, 0, 20, 0, 3, 0x7F)
+            suite.attend(f"NaN in {which}", i, batch)
+    suite.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+kvcache.cache_group @full page_size 16
