@@ -205,7 +205,8 @@ KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
     u64 offset = static_cast<u64>(static_cast<u32>(id[s])) *
                  static_cast<u64>(pageStride);
     if (virtualPages(shape) > 1)
-      offset += static_cast<u64>(part) * virtualPage(shape) * tokenStride;
+      offset += static_cast<u64>(static_cast<i64>(part * virtualPage(shape)) *
+                                 tokenStride);
     const u8 *p[maxWindows];
 #pragma unroll
     for (int w = 0; w < (count > maxWindows ? 1 : count); ++w) {

@@ -298,6 +298,13 @@ Layer readLayer(const Value &value) {
     softmax.read("from", layer.softmaxScaleFrom);
     softmax.finish();
   });
+  if (std::optional<Value> member = object.optional("soft_cap")) {
+    Object cap(*member);
+    layer.softCap = readScalar(cap);
+    cap.finish();
+  }
+  if (std::optional<Value> member = object.optional("window"))
+    layer.window = member->integer(0, int64_t(1) << 31);
   object.required("scales", [&](const Value &member) {
     Object scales(member);
     scales.required("k", [&](const Value &k) { layer.kScale = readScale(k); });

@@ -322,6 +322,8 @@ private:
                std::string(elementTypeName(layer.elementType)));
     }
     positive(path + ".softmax_scale", layer.softmaxScale);
+    if (layer.softCap)
+      positive(path + ".soft_cap", *layer.softCap);
     scale(path + ".scales.k", layer.kScale, layer.kvHeads);
     scale(path + ".scales.v", layer.vScale, layer.kvHeads);
     std::string digest = cacheCompatibility(layer);

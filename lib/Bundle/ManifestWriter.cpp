@@ -119,6 +119,13 @@ JsonValue layerJson(const Layer &layer) {
   setScalar(softmax, layer.softmaxScale);
   softmax.set("from", layer.softmaxScaleFrom);
   object.set("softmax_scale", std::move(softmax));
+  if (layer.softCap) {
+    JsonValue cap = JsonValue::object();
+    setScalar(cap, *layer.softCap);
+    object.set("soft_cap", std::move(cap));
+  }
+  if (layer.window)
+    object.set("window", *layer.window);
   JsonValue scales = JsonValue::object();
   scales.set("k", scaleJson(layer.kScale));
   scales.set("v", scaleJson(layer.vScale));

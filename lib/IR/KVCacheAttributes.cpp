@@ -190,9 +190,9 @@ FailureOr<CacheType> CacheType::parseShape(AsmParser &parser) {
       parser.parseInteger(headDim) || parser.parseKeyword("x") ||
       parser.parseType(elementType))
     return failure();
-  CacheType type = getChecked([&] { return parser.emitError(loc); },
-                              parser.getContext(), numHeads, headDim,
-                              elementType);
+  CacheType type =
+      getChecked([&] { return parser.emitError(loc); }, parser.getContext(),
+                 numHeads, headDim, elementType);
   if (!type)
     return failure();
   return type;

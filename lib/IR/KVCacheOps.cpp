@@ -58,8 +58,7 @@ static void printGroupBody(OpAsmPrinter &printer, Operation *op,
                            IntegerAttr pageSize, DictionaryAttr) {
   printer << pageSize.getInt();
   printer.printOptionalAttrDict(
-      op->getAttrs(),
-      {mlir::SymbolTable::getSymbolAttrName(), "page_size"});
+      op->getAttrs(), {mlir::SymbolTable::getSymbolAttrName(), "page_size"});
 }
 
 static ParseResult parseCacheShape(OpAsmParser &parser, TypeAttr &attr) {

@@ -195,6 +195,11 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     auto from = attention->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
     layer.softmaxScaleFrom =
         from ? from.getValue().str() : "graph attribute softmax_scale";
+    if (attention.getSoftCap())
+      layer.softCap = bundle::ScalarF32::of(
+          static_cast<float>(attention.getSoftCap()->convertToDouble()));
+    if (attention.getWindow())
+      layer.window = static_cast<int64_t>(*attention.getWindow());
     layer.buffers.query = name(attention.getQuery());
     layer.buffers.output = name(attention.getOut());
     if (attention.getLse())

@@ -89,6 +89,9 @@ Expected<const Target *> selectTarget(const Bundle &bundle, Device &device,
     Error error = device.load(bundle, *target);
     if (!error)
       return target;
+    // Code that is broken is an error, whatever other chips have.
+    if (!device.lacksInstructions())
+      return error;
     reasons += (reasons.empty() ? "" : "\n") + error.message();
   }
   return makeError(reasons);

@@ -346,6 +346,9 @@ Error Session::checkInputs(const Layer &layer, bool writes,
                        " rows, as " + names.queryStart + " says, found " +
                        std::to_string(given->second[0]));
   }
+  if (rows > 0 && attends && !extents.count(names.lengths))
+    return makeError(names.lengths + ": no value was given; expected the " +
+                     "length of each sequence, the new tokens included");
   if (writes) {
     Expected<std::vector<int64_t>> slots = integers(names.slotMapping);
     if (!slots)

@@ -23,11 +23,18 @@ public:
     Expected<ptx::Module> parsed = ptx::Module::parse(*text, target.ptx.file);
     if (!parsed)
       return parsed.error();
-    if (Error error = checkLaunches(*parsed, target, /*executable=*/true))
+    lacking = false;
+    if (Error error = checkLaunches(*parsed, target, /*executable=*/false))
       return error;
+    if (Error error = checkLaunches(*parsed, target, /*executable=*/true)) {
+      lacking = true;
+      return error;
+    }
     module.emplace(std::move(*parsed));
     return Error::success();
   }
+
+  bool lacksInstructions() const override { return lacking; }
 
   Expected<uint64_t> allocate(uint64_t bytes,
                               const MemoryOptions &memory) override {
@@ -105,6 +112,7 @@ public:
   }
 
 private:
+  bool lacking = false;
   static Error outside(uint64_t address, uint64_t bytes) {
     return makeError("the range of " + std::to_string(bytes) +
                      " bytes at address " + std::to_string(address) +

@@ -145,17 +145,26 @@ public:
     int64_t kvHead = head / (layer.queryHeads / layer.kvHeads);
     double kScale = layer.kScale.ofHead(kvHead);
     double vScale = layer.vScale.ofHead(kvHead);
-    std::vector<double> q(dim), scores(static_cast<size_t>(visible));
+    // Keys in front of the window stay at -inf, weight 0, and are not read.
+    int64_t first =
+        layer.window ? std::max<int64_t>(0, visible - 1 - *layer.window) : 0;
+    std::vector<double> q(dim),
+        scores(static_cast<size_t>(visible),
+               -std::numeric_limits<double>::infinity());
     for (size_t d = 0; d < dim; ++d)
       q[d] = query.at({row, head, int64_t(d)});
     double largest = -std::numeric_limits<double>::infinity();
     bool nan = false;
-    for (int64_t t = 0; t < visible; ++t) {
+    for (int64_t t = first; t < visible; ++t) {
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double sum = 0;
       for (size_t d = 0; d < dim; ++d)
         sum += q[d] * keys.at({page, t % layer.pageSize, kvHead, int64_t(d)});
       double score = sum * kScale * softmaxScale;
+      if (layer.softCap) {
+        double cap = layer.softCap->value();
+        score = cap * std::tanh(score / cap);
+      }
       scores[size_t(t)] = score;
       nan |= std::isnan(score);
       largest = std::max(largest, score);
@@ -168,7 +177,7 @@ public:
     if (nan)
       total = std::numeric_limits<double>::quiet_NaN();
     result.lse = largest + std::log(total);
-    for (int64_t t = 0; t < visible; ++t) {
+    for (int64_t t = first; t < visible; ++t) {
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
       for (size_t d = 0; d < dim; ++d) {
@@ -366,8 +375,10 @@ Error Verifier::compareAttention(const Layer &layer,
         for (int64_t d = 0; d < layer.headDim; ++d) {
           double right = expected.output[size_t(d)];
           double found = output.at({row, head, d});
-          double tolerance =
-              ulp(type, right) + std::ldexp(expected.magnitude[size_t(d)], -9);
+          // Probabilities are f16 in a kernel, and bf16 over a bf16 cache.
+          int bits = layer.elementType == ElementType::BF16 ? -8 : -9;
+          double tolerance = ulp(type, right) +
+                             std::ldexp(expected.magnitude[size_t(d)], bits);
           double share = toleranceShare(found, right, tolerance);
           ++result.outputsCompared;
           if (std::isfinite(found - right))

@@ -43,7 +43,8 @@ def main():
     per_head = [instance(90, per_head=1, kv_heads=3, q_heads=12, num_splits=2),
                 instance(80, per_head=1, kv_heads=2, q_heads=80, has_soft_cap=1)]
     strided = [instance(90, runtime_strides=1, layout="packed", num_splits=2), instance(80, runtime_strides=1, layout="mixed", head_dim=80),
-               instance(90, runtime_strides=1, layout="hnd", page_size=4, head_dim=128)]
+               instance(90, runtime_strides=1, layout="hnd", page_size=4, head_dim=128),
+               instance(90, runtime_strides=1, page_size=256, head_dim=128, tile=16, stages=3)]
     attention.compile()
 
     for arch in arches:

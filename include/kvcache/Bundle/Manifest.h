@@ -110,7 +110,9 @@ struct Layer {
   int64_t pageSize = 0;
   std::string layout; // nhd, hnd, packed, or strides:...
   ScalarF32 softmaxScale;
-  std::string softmaxScaleFrom; // e.g. "config.json: head_dim"
+  std::string softmaxScaleFrom;     // e.g. "config.json: head_dim"
+  std::optional<ScalarF32> softCap; // score = cap * tanh(score / cap)
+  std::optional<int64_t> window;    // keys seen in front of the query
   ManifestScale kScale, vScale;
   /// SHA-256 (hex) of what makes two caches compatible; `cacheCompatibility`.
   std::string compatibility;

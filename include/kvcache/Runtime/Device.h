@@ -59,6 +59,10 @@ public:
   /// instructions that the device cannot execute. Memory stays.
   virtual Error load(const Bundle &bundle, const Target &target) = 0;
 
+  /// Whether the last load() failed only because the device cannot execute an
+  /// instruction, so that code for another chip may do.
+  virtual bool lacksInstructions() const { return false; }
+
   /// `bytes` of device memory that nobody has written; the address is a
   /// multiple of 256 at least.
   virtual Expected<uint64_t> allocate(uint64_t bytes,

@@ -236,6 +236,12 @@ TEST_F(SessionTest, MissingActivationsAreRefused) {
   set("query_start", integers<int32_t>({2}, {0, 1}));
   EXPECT_EQ(runMessage(0), "layer0.query: no value was given; expected 1 rows, "
                            "as query_start says");
+  set("layer0.query", randomBF16({1, 4, 64}, 1));
+  set("layer0.key", randomBF16({1, 2, 64}, 2));
+  set("layer0.value", randomBF16({1, 2, 64}, 3));
+  EXPECT_EQ(runMessage(0),
+            "lengths: no value was given; expected the length of "
+            "each sequence, the new tokens included");
 }
 
 TEST_F(SessionTest, CachesGoInAndOutThroughTheirStrides) {
@@ -272,6 +278,13 @@ TEST_F(SessionTest, TheNewestTargetThatCanBeExecutedIsChosen) {
   Expected<const Target *> target = selectTarget(bundle, *device);
   ASSERT_TRUE(bool(target)) << target.message();
   EXPECT_EQ((*target)->chip, "sm_90");
+
+  // Code that is broken is not passed over.
+  bundle.files["code/sm_100.ptx"] = "garbage";
+  EXPECT_FALSE(bool(selectTarget(bundle, *device)));
+  bundle.files["code/sm_100.ptx"] = text.substr(0, body) +
+                                    "tcgen05.fence::before_thread_sync;\n\t" +
+                                    text.substr(body);
 
   target = selectTarget(bundle, *device, "sm_100");
   ASSERT_FALSE(bool(target));
