@@ -139,8 +139,8 @@ private:
   }
 
   func::FuncOp getCallee(func::CallOp call) {
-    return SymbolTable::lookupNearestSymbolFrom<func::FuncOp>(
-        call, call.getCalleeAttr());
+    return symbols.lookupNearestSymbolFrom<func::FuncOp>(
+        call, call.getCalleeAttr().getAttr());
   }
 
   void propagateToCallers() {
@@ -164,23 +164,27 @@ private:
 
   /// A signature may change only if everybody who uses the symbol follows.
   LogicalResult checkUses() {
-    for (auto &[function, names] : taken) {
-      if (names.empty())
+    DenseMap<StringAttr, func::FuncOp> changed;
+    for (auto &[function, names] : taken)
+      if (!names.empty())
+        changed[function.getSymNameAttr()] = function;
+    if (changed.empty())
+      return success();
+    auto uses = SymbolTable::getSymbolUses(&module.getBodyRegion());
+    if (!uses)
+      return module.emitError()
+             << "holds ops of unknown dialects, so the uses of @"
+             << changed.begin()->second.getSymName() << " cannot be found";
+    for (SymbolTable::SymbolUse use : *uses) {
+      StringAttr name = use.getSymbolRef().getRootReference();
+      auto call = dyn_cast<func::CallOp>(use.getUser());
+      if (!changed.contains(name) ||
+          (call && call->getParentOfType<func::FuncOp>()))
         continue;
-      auto uses = SymbolTable::getSymbolUses(function, module);
-      if (!uses)
-        return module.emitError()
-               << "holds ops of unknown dialects, so the uses of @"
-               << function.getSymName() << " cannot be found";
-      for (SymbolTable::SymbolUse use : *uses) {
-        auto call = dyn_cast<func::CallOp>(use.getUser());
-        if (call && call->getParentOfType<func::FuncOp>())
-          continue;
-        return use.getUser()->emitError()
-               << "uses @" << function.getSymName()
-               << ", which has to take the program's buffers as arguments; "
-                  "only a 'func.call' in a 'func.func' can hand them on";
-      }
+      return use.getUser()->emitError()
+             << "uses @" << name.getValue()
+             << ", which has to take the program's buffers as arguments; "
+                "only a 'func.call' in a 'func.func' can hand them on";
     }
     return success();
   }
@@ -191,13 +195,18 @@ private:
       return;
     Builder builder(module.getContext());
     SmallVector<Attribute> texts;
-    firstTaken[function] = function.getNumArguments();
+    unsigned first = firstTaken[function] = function.getNumArguments();
+    SmallVector<Type> types;
     for (unsigned index : names) {
       auto &[name, type] = *std::next(buffers.begin(), index);
       texts.push_back(builder.getStringAttr(name));
-      (void)function.insertArgument(function.getNumArguments(), type, {},
-                                    function.getLoc());
+      types.push_back(type);
     }
+    (void)function.insertArguments(
+        SmallVector<unsigned>(types.size(), first), types,
+        SmallVector<DictionaryAttr>(types.size(),
+                                    builder.getDictionaryAttr({})),
+        SmallVector<Location>(types.size(), function.getLoc()));
     for (auto [index, value] : bodies[function])
       replaceInside(function, value, argumentFor(function, index));
     function->setAttr(kTakenBuffers, builder.getArrayAttr(texts));
@@ -235,6 +244,7 @@ private:
   }
 
   ModuleOp module;
+  SymbolTableCollection symbols;
   DenseMap<Attribute, func::FuncOp> standIns;
   llvm::MapVector<StringRef, Type> buffers;
   llvm::MapVector<func::FuncOp, Names> taken;

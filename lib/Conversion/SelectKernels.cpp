@@ -9,12 +9,13 @@
 #include "../../kernels/Geometry.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/Conversion/Passes.h"
-#include "kvcache/IR/KVCache.h"
+#include "kvcache/IR/SymbolLookup.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/SHA256.h"
 #include <cmath>
+#include <map>
 
 namespace mlir::kvcache {
 #define GEN_PASS_DEF_SELECTKERNELS
@@ -81,10 +82,18 @@ struct SelectKernels
     : public mlir::kvcache::impl::SelectKernelsBase<SelectKernels> {
   using SelectKernelsBase::SelectKernelsBase;
 
+  /// Set while the pass runs.
+  SymbolTableCollection *symbols = nullptr;
+  /// Workspaces of a program, by name.
+  std::map<std::pair<Operation *, std::string>, Value> workspaces;
+
   int arch = 0;
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
+    SymbolTableCollection tables;
+    symbols = &tables;
+    workspaces.clear();
     // LLVM ends the process at a chip that the PTX version cannot name.
     constexpr StringRef chips[] = {"sm_80",   "sm_86",  "sm_87",
                                    "sm_89",   "sm_90",  "sm_100",
@@ -141,13 +150,14 @@ struct SelectKernels
 
   FailureOr<Cache> describe(CacheOpInterface op) {
     Cache cache;
-    cache.op = getCacheDeclaration(op.getCacheHandle());
+    cache.op = getCacheDeclaration(op.getCacheHandle(), *symbols);
     cache.view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
     if (!cache.op || !cache.view)
       return op->emitError()
              << "no kernel selected: the cache handle is not the result of "
                 "'kvcache.view_cache'; run 'kvcache-form-programs' first";
-    cache.group = cache.op.getGroupOp();
+    cache.group =
+        getBeside<CacheGroupOp>(cache.op, cache.op.getGroupAttr(), *symbols);
     CacheType type = cache.op.getCacheType();
     std::optional<int> element = cacheType(type.getElementType());
     if (!element)
@@ -159,8 +169,14 @@ struct SelectKernels
     cache.type = *element;
     for (auto [role, buffer, values] :
          {std::tuple<StringRef, ScaleBufferOp, SmallVector<float> *>{
-              "k", cache.op.getKScaleOp(), &cache.k},
-          {"v", cache.op.getVScaleOp(), &cache.v}}) {
+              "k",
+              getBeside<ScaleBufferOp>(cache.op, cache.op.getKScaleAttr(),
+                                       *symbols),
+              &cache.k},
+          {"v",
+           getBeside<ScaleBufferOp>(cache.op, cache.op.getVScaleAttr(),
+                                    *symbols),
+           &cache.v}}) {
       // What is not quantized has no scale, whatever the checkpoint holds.
       if (cache.type >= geometry::CacheF16) {
         values->assign(1, 1.0f);
@@ -345,9 +361,9 @@ struct SelectKernels
                   Type element) {
     Builder builder(program);
     std::string name = ("workspace." + suffix).str();
-    for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i)
-      if (program.getBufferName(i) == name)
-        return program.getArgument(i);
+    Value &known = workspaces[{program, name}];
+    if (known)
+      return known;
     auto type =
         MemRefType::get(bytes * 8 / element.getIntOrFloatBitWidth(), element);
     unsigned index = program.getNumArguments();
@@ -357,7 +373,7 @@ struct SelectKernels
              kBufferRole,
              BufferRoleAttr::get(&getContext(), BufferRole::Workspace))});
     (void)program.insertArgument(index, type, attributes, program.getLoc());
-    return program.getArgument(index);
+    return known = program.getArgument(index);
   }
 
   LogicalResult select(ProgramOp program, SegmentOp segment,
@@ -548,11 +564,11 @@ struct SelectKernels
       int64_t partials =
           geometry::partialsBytes(gridX, gridY, columns, dim, split.numSplits);
       int64_t counters = geometry::countersBytes(gridX, gridY, split.numSplits);
-      Value workspaces[] = {workspace(program, name + ".partials", partials,
-                                      builder.getF32Type()),
-                            workspace(program, name + ".counters", counters,
-                                      builder.getI32Type())};
-      launch.buffers.append(std::begin(workspaces), std::end(workspaces));
+      Value added[] = {workspace(program, name + ".partials", partials,
+                                 builder.getF32Type()),
+                       workspace(program, name + ".counters", counters,
+                                 builder.getI32Type())};
+      launch.buffers.append(std::begin(added), std::end(added));
     }
     InFlightDiagnostic remark =
         op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name

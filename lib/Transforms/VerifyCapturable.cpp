@@ -1,7 +1,7 @@
 //===- VerifyCapturable.cpp - Can a program be one static graph?
 //------------===//
 
-#include "kvcache/IR/KVCache.h"
+#include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Transforms/CaptureHazards.h"
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlowOps.h"
@@ -24,9 +24,13 @@ struct VerifyCapturable
   using VerifyCapturableBase::VerifyCapturableBase;
 
   unsigned hazards = 0;
+  /// Set while the pass runs.
+  SymbolTableCollection *symbols = nullptr;
 
   void runOnOperation() override {
     hazards = 0;
+    SymbolTableCollection tables;
+    symbols = &tables;
     for (Operation &op : *getOperation().getBody()) {
       if (auto program = dyn_cast<ProgramOp>(op))
         checkProgram(program);
@@ -69,8 +73,10 @@ struct VerifyCapturable
   }
 
   bool checkCapacities(CacheOpInterface op) {
-    CacheOp cache = getCacheDeclaration(op.getCacheHandle());
-    CacheGroupOp group = cache ? cache.getGroupOp() : CacheGroupOp();
+    CacheOp cache = getCacheDeclaration(op.getCacheHandle(), *symbols);
+    CacheGroupOp group =
+        cache ? getBeside<CacheGroupOp>(cache, cache.getGroupAttr(), *symbols)
+              : CacheGroupOp();
     if (!group)
       return false;
     SmallVector<StringRef> missing;

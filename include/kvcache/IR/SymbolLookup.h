@@ -1,0 +1,45 @@
+//===- SymbolLookup.h - Lookups that remember symbol tables -----*- C++ -*-===//
+//
+// `getCacheDeclaration(Value)` and the accessors of kvcache.cache search their
+// symbol table from its start. Passes that look up the declaration of every op
+// use these, so that their time stays linear in the number of layers.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef KVCACHE_IR_SYMBOLLOOKUP_H
+#define KVCACHE_IR_SYMBOLLOOKUP_H
+
+#include "kvcache/IR/KVCache.h"
+
+namespace mlir::kvcache {
+
+/// The declaration behind a handle, or null when the handle is an argument.
+inline CacheOp getCacheDeclaration(Value handle,
+                                   SymbolTableCollection &symbols) {
+  Operation *def = handle.getDefiningOp();
+  FlatSymbolRefAttr name;
+  if (auto get = dyn_cast_or_null<GetCacheOp>(def))
+    name = get.getCacheAttr();
+  else if (auto view = dyn_cast_or_null<ViewCacheOp>(def))
+    name = view.getCacheAttr();
+  else
+    return nullptr;
+  // A program is a symbol table of its own; caches are declared outside it.
+  for (Operation *op = def->getParentOp(); op; op = op->getParentOp())
+    if (op->hasTrait<OpTrait::SymbolTable>())
+      if (auto cache = dyn_cast_or_null<CacheOp>(
+              symbols.lookupSymbolIn(op, name.getAttr())))
+        return cache;
+  return nullptr;
+}
+
+/// The op of type `OpT` that `name` stands for beside `cache`, or null.
+template <typename OpT>
+OpT getBeside(CacheOp cache, FlatSymbolRefAttr name,
+              SymbolTableCollection &symbols) {
+  return symbols.lookupNearestSymbolFrom<OpT>(cache, name.getAttr());
+}
+
+} // namespace mlir::kvcache
+
+#endif // KVCACHE_IR_SYMBOLLOOKUP_H
