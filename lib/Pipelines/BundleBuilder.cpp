@@ -558,6 +558,11 @@ LogicalResult BundleBuilder::addTarget(StringRef chip) {
 
   PassManager code(module.getContext(), ModuleOp::getOperationName());
   buildCodePipeline(code, targetOptions);
+  // Upstream looks for libdevice, which our kernels do not call, and reports a
+  // CUDA toolkit that is not there as an error, without failing.
+  ScopedDiagnosticHandler toolkit(module.getContext(), [](Diagnostic &diag) {
+    return success(StringRef(diag.str()).starts_with("CUDA path: "));
+  });
   if (failed(code.run(*clone)))
     return failure();
   std::string ptx;
