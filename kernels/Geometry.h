@@ -305,7 +305,8 @@ constexpr AttentionTuning attentionDefaults(int arch, int headDim,
     if (arch >= 90 && !small && tilesN(columns) == 1)
       tuning.minCtasPerSM = 3;
   } else if (rowBytes <= 128 && !small) {
-    tuning = {32, arch >= 90 ? 3 : 2, 1, 2};
+    tuning = arch >= 90 ? AttentionTuning{32, 3, 1, 2}
+                        : AttentionTuning{16, 4, 1, 2};
   } else if (rowBytes <= 128) {
     tuning = {32, rowBytes < 128 ? 3 : 2, 1, 1};
   } else {

@@ -35,25 +35,7 @@ struct Walk {
   Pages pages;     // of the next tile to request
   u32 ring, k;     // stage 0, and the lane's ldmatrix row of K in it
   u32 read, write; // byte offsets of stages
-  int requested, tiles;
 };
-
-/// Waits for the oldest tile, and requests the next one into the stage that was
-/// read before.
-KVCACHE_DEVICE void step(const AttentionShape &shape, Walk &walk, int &left,
-                         u32 lane) {
-  ptx::copyWait(shape.stages - 2);
-  // All lanes' copies have landed, and nobody reads stage `write` any more.
-  ptx::warpSync();
-  if (left > 0) {
-    copyTile(shape, walk.source, walk.ring + walk.write, walk.pages, lane);
-    ++walk.requested;
-    if (left > 1)
-      loadPages(shape, walk.source, walk.requested, walk.pages);
-  }
-  ptx::copyCommit();
-  --left;
-}
 
 KVCACHE_DEVICE void advance(const AttentionShape &shape, Walk &walk) {
   const u32 stage =
@@ -85,26 +67,15 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
   const int tile = shape.tile;
   const int first = static_cast<int>(warp);
 
-  // Tiles before `head` lack keys below, tiles from `full` on keys above; each
-  // at most two, hence one for each warp.
+  // Tiles from `full` on lack keys above; they are at most two, hence a warp's
+  // last. So are those that lack keys below a window: a warp's first, which
+  // goes through `rescale` in any case.
   int tokens = job.end - job.begin;
   int seen = shape.rows > 1 ? minOf(job.end, job.high) - job.begin : tokens;
-  int full = seen > 0 ? seen / tile : 0;
-  int all = (tokens + tile - 1) / tile, head = 0;
-  if (shape.hasWindow) {
-    int lowest = job.low + (shape.rows - 1) - job.begin;
-    head = lowest > 0 ? (lowest + tile - 1) / tile : 0;
-  }
-  int fullTiles = full > first ? (full - 1 - first) / warpsPerCta + 1 : 0;
-  int tiles, headTiles = 0;
-  if (shape.rows > 1) {
-    tiles = all > first ? (all - 1 - first) / warpsPerCta + 1 : 0;
-  } else {
-    tiles = fullTiles +
-            (tokens % tile && full % warpsPerCta == static_cast<int>(warp));
-  }
-  if (shape.hasWindow)
-    headTiles = head > first && tiles > 0 ? 1 : 0;
+  int full = maxOf(0, seen) / tile;
+  int fullTiles = (full + warpsPerCta - 1 - first) / warpsPerCta;
+  int tiles =
+      ((tokens + tile - 1) / tile + warpsPerCta - 1 - first) / warpsPerCta;
 
   // From a lane's row of K to its row of V.
   const int toV = tile * pitch + fragmentOffset(shape, true, lane) -
@@ -114,7 +85,6 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
                            job.firstKey, job.end, warp, lane);
   walk.ring = ring;
   walk.k = ring + fragmentOffset(shape, false, lane);
-  walk.tiles = tiles;
 
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
@@ -128,62 +98,61 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
     for (int h = 0; h < 2; ++h)
       state.sum[i][h] = state.negRef[i][h] = 0.f;
   }
-  state.fresh = 0x40004000u | ((1u << 2 * tilesN(shape.columns)) - 1);
+  state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
   state.nanK = 0;
 #pragma unroll
   for (int c = 0; c < chunksOf(shape); ++c)
     state.nanV[c] = 0;
 
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < stages - 1; ++i) {
     if (i < tiles) {
-      loadPages(shape, walk.source, i, walk.pages);
+      loadPages(shape, walk.source, i, true, walk.pages);
       copyTile(shape, walk.source, ring + i * stage, walk.pages, lane);
     }
     ptx::copyCommit();
   }
-  walk.requested = stages - 1;
-  int left = tiles - (stages - 1); // tiles not requested yet
-  if (left > 0)
-    loadPages(shape, walk.source, walk.requested, walk.pages);
+  if (stages - 1 < tiles)
+    loadPages(shape, walk.source, stages - 1, false, walk.pages);
 
   walk.read = 0, walk.write = (stages - 1) * stage;
-  int done = 0;
-  if (shape.hasWindow && headTiles) {
-    step(shape, walk, left, lane);
-    tileStep(shape, walk.k + walk.read, walk.k + walk.read + toV, q, state,
-             true, true, maskAt(shape, job, job.begin + first * tile),
-             first * tile, lane);
-    ++done;
-    advance(shape, walk);
-  }
-  const Mask none = {};
-  while (done < fullTiles) {
+  // One counter for all: the tile that is requested while one is read.
+  const int ahead = stages - 1;
+  const int end = tiles + ahead, fullEnd = fullTiles + ahead;
+  int next = ahead;
+  while (next < end) {
     // With `unroll` the stage offsets are immediates.
 #pragma unroll
     for (int u = 0; u < shape.unroll; ++u) {
       if (shape.unroll > 1) {
-        if (u > 0 && done >= fullTiles)
+        if (u > 0 && next >= end)
           break;
         walk.read = u * stage;
-        walk.write = (u + stages - 1) % stages * stage;
+        walk.write = (u + ahead) % stages * stage;
       }
-      step(shape, walk, left, lane);
+      ptx::copyWait(stages - 2);
+      // All lanes' copies of the oldest tile have landed, and nobody reads
+      // stage `write` any more.
+      ptx::warpSync();
+      const int after = next + 1;
+      if (next < tiles) {
+        copyTile(shape, walk.source, ring + walk.write, walk.pages, lane);
+        // Behind the last tile its own pages again, which costs less than a
+        // jump.
+        loadPages(shape, walk.source, minOf(after, tiles - 1), false,
+                  walk.pages);
+      }
+      ptx::copyCommit();
+      int token = (first + (next - ahead) * warpsPerCta) * tile;
       tileStep(shape, walk.k + walk.read, walk.k + walk.read + toV, q, state,
-               false, true, none, (first + done * warpsPerCta) * tile, lane);
-      ++done;
+               next >= fullEnd, true, maskAt(shape, job, job.begin + token),
+               token, lane);
+      next = after;
       if (shape.unroll > 1)
         walk.read = (u + 1) % stages * stage;
       else
         advance(shape, walk);
     }
-  }
-  if (done < tiles) {
-    ptx::copyWait(0);
-    ptx::warpSync();
-    int token = (first + done * warpsPerCta) * tile;
-    tileStep(shape, walk.k + walk.read, walk.k + walk.read + toV, q, state,
-             true, true, maskAt(shape, job, job.begin + token), token, lane);
   }
   ptx::copyWait(0);
   if (shape.cacheType == E4M3 && !convertsFP8(shape.arch))
@@ -410,7 +379,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   i64 block = static_cast<i64>(y) * (kv_heads * blocks) + x;
   const int record = partialFloats(head_dim, shape.columns);
   float *partial = partials + block * num_splits * record;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < ceilDiv(shape.columns, columnsAtOnce); ++i) {
     int column = column0 + i * columnsAtOnce;
     if (!isLive(shape, live, column))
@@ -448,7 +417,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   if (!ptx::loadSharedU32(flag))
     return;
   ptx::fenceGpu();
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < ceilDiv(shape.columns, columnsAtOnce); ++i) {
     int column = column0 + i * columnsAtOnce;
     bool mine = isLive(shape, live, column);

@@ -207,7 +207,7 @@ KVCACHE_EXPORT kvcache_prefill(
     for (int h = 0; h < 2; ++h)
       state.sum[i][h] = state.negRef[i][h] = 0.f;
   }
-  state.fresh = 0x40004000u | ((1u << 2 * tilesN(shape.columns)) - 1);
+  state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
   state.nanK = 0;
 
   const int pitch = rowPitch(head_dim, 2);
@@ -257,8 +257,6 @@ KVCACHE_EXPORT kvcache_prefill(
                    (!has_window || key >= low + warpRows - 1);
       Mask mask = {low - key, high - key, has_window ? low - key : 0,
                    keys - key};
-      // One step for both: two would each keep the output in registers of
-      // their own and copy all of it where they meet.
       tileStep(shape, at, at + toV, fragments, state, !whole, false, mask, key,
                lane);
     }

@@ -240,6 +240,11 @@ KVCACHE_DEVICE u32 shuffle(u32 x, u32 lane) {
                : "r"(x), "r"(lane));
   return r;
 }
+template <class T> KVCACHE_DEVICE T *shuffle(T *p, u32 lane) {
+  u64 x = reinterpret_cast<u64>(p);
+  u64 high = shuffle(static_cast<u32>(x >> 32), lane);
+  return reinterpret_cast<T *>(high << 32 | shuffle(static_cast<u32>(x), lane));
+}
 KVCACHE_DEVICE float shuffle(float x, u32 lane) {
   float r;
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;"
@@ -247,15 +252,8 @@ KVCACHE_DEVICE float shuffle(float x, u32 lane) {
                : "f"(x), "r"(lane));
   return r;
 }
-// vote.sync.any.pred: has any lane one of the bits of `mask`?
-KVCACHE_DEVICE bool anyBit(u32 bits, u32 mask) {
-  u32 r;
-  asm volatile("{ .reg .pred p; .reg .b32 t; and.b32 t, %1, %2; setp.ne.u32 p, "
-               "t, 0; vote.sync.any.pred p, p, -1; selp.u32 %0, 1, 0, p; }"
-               : "=r"(r)
-               : "r"(bits), "r"(mask));
-  return r != 0;
-}
+// vote.sync.any.pred
+KVCACHE_DEVICE bool any(bool b) { return __nvvm_vote_any_sync(-1, b); }
 // vote.sync.ballot.b32
 KVCACHE_DEVICE u32 ballot(bool b) {
   u32 r;

@@ -139,8 +139,12 @@ struct Pages {
   int part[maxPanels];
 };
 
+/// A lane's windows. ptxas would see that the further ones are at constant
+/// distances from the first, and derive them in each tile by 64-bit additions
+/// of two instructions where a multiply-add from a register takes one; it does
+/// not see through a shuffle.
 KVCACHE_DEVICE void setWindows(const u8 *(&p)[maxWindows], const u8 *base,
-                               int count) {
+                               int count, u32 lane) {
   if (count > maxWindows) {
     p[0] = base;
     ptx::opaque(p[0]);
@@ -149,6 +153,8 @@ KVCACHE_DEVICE void setWindows(const u8 *(&p)[maxWindows], const u8 *base,
 #pragma unroll
   for (int w = 0; w < count; ++w) {
     p[w] = base + windowBytes / 2 + w * windowBytes;
+    if (w > 0)
+      p[w] = ptx::shuffle(p[w], lane);
     ptx::opaque(p[w]);
   }
 }
@@ -172,11 +178,11 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
     setWindows(panel.k,
                kHead + static_cast<i64>(inPage) * shape.kTokenStride +
                    chunk * 16,
-               windows(shape, p, shape.kTokenStride));
+               windows(shape, p, shape.kTokenStride), lane);
     setWindows(panel.v,
                vHead + static_cast<i64>(inPage) * shape.vTokenStride +
                    chunk * 16,
-               windows(shape, p, shape.vTokenStride));
+               windows(shape, p, shape.vTokenStride), lane);
     const int first = shape.hasWindow
                           ? at / shape.pageSize
                           : begin / shape.pageSize + at / shape.pageSize;
@@ -248,9 +254,10 @@ KVCACHE_DEVICE void copyTile(const AttentionShape &shape, const Source &source,
 
 /// Pages of a warp's tile number `i` of the split. A tile that covers several
 /// pages may reach beyond the first and the last one of the row: those lanes
-/// copy that page again, and their rows are masked.
+/// copy that page again, and their rows are masked. Only a warp's first tile
+/// (`first`) may reach below.
 KVCACHE_DEVICE void loadPages(const AttentionShape &shape, const Source &source,
-                              int i, Pages &pages) {
+                              int i, bool first, Pages &pages) {
   const bool clamps = shape.tile > shape.pageSize;
 #pragma unroll
   for (int p = 0; p < panels(shape); ++p) {
@@ -266,7 +273,7 @@ KVCACHE_DEVICE void loadPages(const AttentionShape &shape, const Source &source,
       int e = at + s * segmentStep(shape, p);
       if (clamps && e > panel.high)
         e = panel.high;
-      if (clamps && shape.hasWindow && e < panel.low)
+      if (clamps && shape.hasWindow && first && e < panel.low)
         e = panel.low;
       pages.id[p][s] = ptx::loadI32(panel.entries, e);
     }

@@ -92,13 +92,17 @@ KVCACHE_DEVICE u32 fragmentOffset(const AttentionShape &shape, bool isV,
          (swaps ? first : second) * 16;
 }
 
+/// In WarpState::fresh: the next tile goes through `rescale`. The bits are
+/// those of a P, f16 or bf16, that is 2 or more, infinite or NaN.
+constexpr u32 rescaleNow = 0x40004000u;
+
 /// What a warp carries from tile to tile. Index n: N tile; h: columns 2t + h.
 struct WarpState {
   float o[maxTilesN][maxChunks][4];
   float sum[maxTilesN][2];    // this lane's tokens only
   float negRef[maxTilesN][2]; // minus the reference, log2 units
-  u32 fresh; // bit 2n + h: no reference yet; 0x40004000 while there are such
-  u32 nanK;  // see decode4
+  u32 fresh;                  // bit 2n + h: no reference yet; rescaleNow
+  u32 nanK;                   // see decode4
   u32 nanV[maxChunks]; // bytes 0, 2: dim 16c + 2g; 1, 3: dim 16c + 2g + 1
 };
 
@@ -365,7 +369,7 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
         state.o[i][c][e] *= f[e & 1];
     }
   }
-  state.fresh = unset ? unset | 0x40004000u : 0u;
+  state.fresh = unset ? unset | rescaleNow : 0u;
 }
 
 /// Adds V of 16 tokens in chunk `c` times P.
@@ -378,48 +382,59 @@ KVCACHE_DEVICE void addOutputs(const AttentionShape &shape, int c, u32 a0,
     product(shape, state.o[i][c], a0, a1, a2, a3, b0[i], b1[i]);
 }
 
-/// Halves of the tokens `x` and `x + 1` that lie in [low, high).
-KVCACHE_DEVICE u32 keepPair(int x, int low, int high) {
-  return (x >= low && x < high ? 0xffffu : 0u) |
-         (x + 1 >= low && x + 1 < high ? 0xffff0000u : 0u);
+/// Zeroes the rows of V that no column sees: an unused slot may hold NaN, and
+/// 0 * NaN is NaN. `v`: the tile in shared memory.
+KVCACHE_DEVICE void zeroUnseen(const AttentionShape &shape, u32 v,
+                               const Mask &mask, u32 lane) {
+  const int units = shape.headDim * cacheBytes(shape.cacheType) / 16;
+  const u32 zeros[4] = {};
+#pragma unroll 1
+  for (int i = static_cast<int>(lane); i < shape.tile * units; i += 32) {
+    int row = i / units;
+    if (row >= mask.lastHigh || (shape.hasWindow && row < mask.firstLow))
+      ptx::storeSharedV4(v + row * pitchOf(shape) + i % units * 16, zeros);
+  }
+  ptx::warpSync();
 }
 
 /// One tile, `token` tokens after the first of the split: scores,
-/// probabilities, output. In a `masked` tile the scores of
-/// tokens that a column does not see are minus infinity, and V is zero, by
-/// selection, where no column sees it, because an unused slot may hold NaN and
-/// 0 * NaN is NaN. Without `selectsV` the caller has seen to that.
+/// probabilities, output. A `masked` tile, like any sequence's first one, takes
+/// the way through `rescale`, where tokens that a column does not see are taken
+/// out: their scores become minus infinity, and with `zeroesV` their V is
+/// zeroed; without it, the caller has seen to that.
 KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
                              u32 vAddress, const Queries &q, WarpState &state,
-                             bool masked, bool selectsV, const Mask &mask,
+                             bool masked, bool zeroesV, const Mask &mask,
                              int token, u32 lane) {
   const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
   const int pitch = pitchOf(shape), chunks = chunksOf(shape);
   Scores s;
   u32 nan[maxTilesM][2] = {};
   tileScores(shape, kAddress, q, state, static_cast<float>(token), s, nan);
-  if (masked)
-    maskScores(shape, s, mask, nan, lane);
-#pragma unroll
-  for (int m = 0; m < tilesM; ++m) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e)
-      state.nanK |= nan[m][e];
-  }
 
   u32 p[maxTilesN][2 * maxTilesM];
   float sum[maxTilesN][2];
   exponentials(shape, s, p, sum);
-  u32 big = state.fresh; // bit 14 of an f16 or bf16: 2 or more, infinity, NaN
+  u32 big = state.fresh;
 #pragma unroll
   for (int i = 0; i < n; ++i) {
 #pragma unroll
     for (int m = 0; m < 2 * tilesM; ++m)
       big |= p[i][m];
   }
-  if (__builtin_expect(ptx::anyBit(big, 0x40004000u), 0)) {
+  if (__builtin_expect(ptx::any((big & rescaleNow) != 0 || masked), 0)) {
+    maskScores(shape, s, mask, nan, lane);
     rescale(shape, s, state);
     exponentials(shape, s, p, sum);
+    if (zeroesV)
+      zeroUnseen(shape, vAddress - fragmentOffset(shape, true, lane), mask,
+                 lane);
+  }
+#pragma unroll
+  for (int m = 0; m < tilesM; ++m) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+      state.nanK |= nan[m][e];
   }
 #pragma unroll
   for (int i = 0; i < n; ++i) {
@@ -437,24 +452,11 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
       b0[i] = ptx::movmatrix(p[i][2 * m]);
       b1[i] = ptx::movmatrix(p[i][2 * m + 1]);
     }
-    u32 keep0 = ~0u, keep1 = ~0u; // halves of the valid ones of two tokens
-    if (masked && selectsV) {
-      int x = 16 * m + static_cast<int>(lane & 3) * 2;
-      int low = shape.hasWindow ? mask.firstLow : 0;
-      keep0 = keepPair(x, low, mask.lastHigh);
-      keep1 = keepPair(x + 8, low, mask.lastHigh);
-    }
     if (is16Bit(shape)) {
 #pragma unroll
       for (int c = 0; c < chunks; ++c) {
         u32 r[4];
         ptx::ldmatrixTrans(r, vAddress + m * 16 * pitch + 32 * c);
-        if (masked && selectsV) {
-          r[0] &= keep0;
-          r[1] &= keep0;
-          r[2] &= keep1;
-          r[3] &= keep1;
-        }
         addOutputs(shape, c, r[0], r[1], r[2], r[3], b0, b1, state);
       }
       continue;
@@ -469,14 +471,10 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
 #pragma unroll
       for (int half = 0; half < minOf(2, chunks - 2 * j); ++half) {
         int c = 2 * j + half;
-        u32 x0 = r[2 * half], x1 = r[2 * half + 1], a0, a1, a2, a3;
-        if (masked && selectsV) {
-          x0 &= keep0;
-          x1 &= keep1;
-        }
-        decode4(shape.arch, shape.cacheType, Alternate, x0, a0, a1,
+        u32 a0, a1, a2, a3;
+        decode4(shape.arch, shape.cacheType, Alternate, r[2 * half], a0, a1,
                 state.nanV[c]);
-        decode4(shape.arch, shape.cacheType, Alternate, x1, a2, a3,
+        decode4(shape.arch, shape.cacheType, Alternate, r[2 * half + 1], a2, a3,
                 state.nanV[c]);
         addOutputs(shape, c, a0, a1, a2, a3, b0, b1, state);
       }
@@ -493,9 +491,9 @@ KVCACHE_DEVICE void applyNaN(const AttentionShape &shape, WarpState &state) {
 #pragma unroll
   for (int c = 0; c < chunks; ++c)
     seen |= state.nanV[c];
-  if (!ptx::anyBit(seen, 0x80808080u))
+  if (!ptx::any((seen & 0x80808080u) != 0))
     return;
-  bool all = ptx::anyBit(state.nanK, 0x80808080u);
+  bool all = ptx::any((state.nanK & 0x80808080u) != 0);
 #pragma unroll
   for (int c = 0; c < chunks; ++c) {
     u32 v = state.nanV[c]; // tokens are spread over t

@@ -230,6 +230,28 @@ Error Checkpoint::openIndexed(const std::string &indexPath,
   return Error::success();
 }
 
+/// A declaration that is no object would be taken for none.
+static Error checkDeclarations(const std::optional<JsonFile> &file,
+                               std::initializer_list<std::string_view> parents,
+                               std::initializer_list<std::string_view> keys) {
+  if (!file)
+    return Error::success();
+  for (std::string_view parent : parents) {
+    const JsonValue *object =
+        parent.empty() ? &file->value : file->value.find(parent);
+    if (!object || !object->isObject())
+      continue;
+    for (std::string_view key : keys) {
+      const JsonValue *value = object->findNonNull(key);
+      if (value && !value->isObject())
+        return makeError(file->path + ": " + std::string(parent) +
+                         (parent.empty() ? "" : ".") + std::string(key) +
+                         ": expected an object, found " + value->kindName());
+    }
+  }
+  return Error::success();
+}
+
 Expected<Checkpoint> Checkpoint::open(const std::string &path) {
   Checkpoint checkpoint;
   checkpoint.root = path;
@@ -294,6 +316,13 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path) {
     return error;
   if (Error error = readJsonIfPresent(joinPath(folder, "hf_quant_config.json"),
                                       checkpoint.hfQuantFile))
+    return error;
+  if (Error error =
+          checkDeclarations(checkpoint.configFile, {"", "text_config"},
+                            {"quantization_config", "compression_config"}))
+    return error;
+  if (Error error =
+          checkDeclarations(checkpoint.hfQuantFile, {""}, {"quantization"}))
     return error;
   return checkpoint;
 }

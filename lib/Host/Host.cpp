@@ -306,6 +306,23 @@ std::string KVCacheHost::readSignatures(ModuleOp module,
   return "";
 }
 
+/// Names the first function that is called but has a body neither in the module
+/// nor in a segment, or returns an empty string.
+static std::string findMissingBody(ModuleOp module,
+                                   llvm::ArrayRef<const char *> segments) {
+  for (auto function : module.getOps<FunctionOpInterface>()) {
+    llvm::StringRef name = SymbolTable::getSymbolName(function).getValue();
+    if (!function.isExternal() || llvm::is_contained(segments, name) ||
+        SymbolTable::symbolKnownUseEmpty(function, module))
+      continue;
+    return ("calls @" + name +
+            ", which has no body; give it one, or run the segments by "
+            "themselves, without the graph around them")
+        .str();
+  }
+  return "";
+}
+
 /// Gives each segment's C interface, so far a declaration that takes pointers
 /// to memref descriptors, a body that calls `hostDispatch`.
 void KVCacheHost::addTrampolines(ModuleOp module,
@@ -410,6 +427,8 @@ std::string KVCacheHost::open(llvm::StringRef text,
   if (!module)
     return "not a module of MLIR: " + diagnostics;
   std::string problem = readSignatures(*module, names);
+  if (problem.empty())
+    problem = findMissingBody(*module, names);
   if (!problem.empty())
     return name + ": " + problem;
   PassManager manager(&context);

@@ -3,7 +3,7 @@
 // RUN: kvcache-opt %s --convert-kvcache-to-nvvm=target=sm_100a | FileCheck %s --check-prefix=SM100
 
 // CHECK: module attributes {gpu.container_module}
-// CHECK: gpu.module @kvcache_kernels [#nvvm.target<O = 3, chip = "sm_90", features = "+ptx78", link = ["lib.bc"]>] {
+// CHECK: gpu.module @kvcache_kernels [#nvvm.target<O = 1, chip = "sm_90", features = "+ptx78", link = ["lib.bc"]>] {
 // CHECK-NEXT: llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, i32, i32, i32, i32, i32, i32, i64, i32, i32, i64, i32, i32, i32, i32, i32)
 // CHECK-NEXT: llvm.func @write_a(%[[K:.*]]: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %[[KS:.*]]: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i64) attributes {gpu.kernel, nvvm.kernel, nvvm.maxntid = array<i32: 128, 1, 1>} {
 // CHECK-NEXT:   %[[KG:.*]] = llvm.addrspacecast %[[K]] : !llvm.ptr<1> to !llvm.ptr
@@ -48,7 +48,7 @@
 // CHECK-NOT:    kvcache.launch
 // CHECK-NOT:    kvcache.program
 
-// SM100: #nvvm.target<O = 3, chip = "sm_100a", features = "+ptx86">
+// SM100: #nvvm.target<O = 1, chip = "sm_100a", features = "+ptx86">
 kvcache.program @kvcache.main(
     %k: memref<8x2x64xbf16> {kvcache.name = "k", kvcache.role = #kvcache<role activation>},
     %p: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "p", kvcache.role = #kvcache<role cache>},

@@ -1,7 +1,7 @@
 """Builds instances of the device kernels the way the compiler does.
 
 An instance is a kernel that passes structural constants to a function of the
-device library. Wrapper (LLVM IR), library, opt -O3 and llc give PTX; ptxas, where
+device library. Wrapper (LLVM IR), library, opt -O1 and llc give PTX; ptxas, where
 there is one, a cubin.
 """
 import ctypes
@@ -234,9 +234,9 @@ class Builder:
         keep = ",".join(name for name, _ in kernels)
         run(tool("llvm-link"), *inputs, "-o", base + ".bc")
         run(tool("llvm-link"), base + ".bc", "--only-needed", self.bitcode, "-o", base + ".linked.bc")
-        run(tool("opt"), f"--internalize-public-api-list={keep}", "-passes=internalize,default<O3>",
+        run(tool("opt"), f"--internalize-public-api-list={keep}", "-passes=internalize,default<O1>",
             f"-mcpu=sm_{arch}", base + ".linked.bc", "-o", base + ".opt.bc")
-        run(tool("llc"), "-O3", f"-mcpu=sm_{arch}", f"-mattr=+ptx{self.geometry.ptx_version(arch)}", base + ".opt.bc", "-o", base + ".ptx")
+        run(tool("llc"), "-O1", f"-mcpu=sm_{arch}", f"-mattr=+ptx{self.geometry.ptx_version(arch)}", base + ".opt.bc", "-o", base + ".ptx")
         self.done[key] = base + ".ptx"
         return self.done[key]
 

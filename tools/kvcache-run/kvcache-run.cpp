@@ -124,7 +124,7 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
     Expected<std::unique_ptr<HostProgram>> opened =
         HostProgram::open(*bundle, **program, options.hostLibrary);
     if (!opened)
-      return opened.error();
+      return opened.error().withContext(options.bundle);
     host = std::move(*opened);
     compileSeconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)

@@ -197,7 +197,7 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
     After:
 
     ```mlir
-    gpu.module @kvcache_kernels [#nvvm.target<O = 3, chip = "sm_90", link = ["kvcache_kernels.bc"]>] {
+    gpu.module @kvcache_kernels [#nvvm.target<O = 1, chip = "sm_90", link = ["kvcache_kernels.bc"]>] {
       llvm.func @kvcache_write(...)
       llvm.func @write_example(...) attributes {gpu.kernel, nvvm.kernel, nvvm.maxntid = array<i32: 128, 1, 1>}
     }

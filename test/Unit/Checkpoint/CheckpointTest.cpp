@@ -135,4 +135,24 @@ TEST_F(CheckpointFolder, NamesWhatIsMissingOrBroken) {
                 folder.path("hf_quant_config.json") + ": not valid JSON");
 }
 
+TEST_F(CheckpointFolder, RefusesADeclarationThatIsNoObject) {
+  folder.tensors("model.safetensors", one("a"));
+  for (const char *key : {"quantization_config", "compression_config"})
+    for (const char *value : {R"("fp8")", "[]", "8", "true"}) {
+      std::string member = std::string("{\"") + key + "\": " + value + "}";
+      folder.text("config.json", member);
+      expectProblem(folder.root, folder.path("config.json") + ": " + key +
+                                     ": expected an object, found ");
+      folder.text("config.json", "{\"text_config\": " + member + "}");
+      expectProblem(folder.root, folder.path("config.json") + ": text_config." +
+                                     key + ": expected an object, found ");
+    }
+  folder.text("config.json", R"({"quantization_config": null})");
+  EXPECT_EQ(problem(folder.root), "");
+  folder.text("hf_quant_config.json", R"({"quantization": "FP8"})");
+  expectProblem(folder.root, folder.path("hf_quant_config.json") +
+                                 ": quantization: expected an object, found a "
+                                 "string");
+}
+
 } // namespace
