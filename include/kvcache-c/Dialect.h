@@ -96,6 +96,14 @@ MLIR_CAPI_EXPORTED MlirType kvcacheCacheTypeGet(MlirContext context,
                                                 int64_t numHeads,
                                                 int64_t headDim,
                                                 MlirType elementType);
+/** The cache of MLA, `!kvcache.cache<latent L + R x T>`; i8 stands for
+ *  fp8_ds_mla rows. */
+MLIR_CAPI_EXPORTED MlirType kvcacheLatentCacheTypeGet(MlirContext context,
+                                                      int64_t latentDim,
+                                                      int64_t ropeDim,
+                                                      MlirType elementType);
+/** 0 for a cache that is not latent. */
+MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetRopeDim(MlirType type);
 MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetNumHeads(MlirType type);
 MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetHeadDim(MlirType type);
 MLIR_CAPI_EXPORTED MlirType kvcacheCacheTypeGetElementType(MlirType type);

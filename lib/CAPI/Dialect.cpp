@@ -105,6 +105,23 @@ MlirType kvcacheCacheTypeGet(MlirContext context, int64_t numHeads,
                                          unwrap(elementType))));
 }
 
+MlirType kvcacheLatentCacheTypeGet(MlirContext context, int64_t latentDim,
+                                   int64_t ropeDim, MlirType elementType) {
+  Location loc = UnknownLoc::get(unwrap(context));
+  // Without a rotary part it would be a cache of another kind.
+  if (ropeDim == 0) {
+    emitError(loc) << "a latent cache needs a rotary part";
+    return wrap(Type());
+  }
+  return wrap(Type(CacheType::getChecked(
+      [&] { return emitError(loc); }, unwrap(context), int64_t(1),
+      latentDim + ropeDim, unwrap(elementType), ropeDim)));
+}
+
+int64_t kvcacheCacheTypeGetRopeDim(MlirType type) {
+  return unwrapCache(type).getRopeDim();
+}
+
 int64_t kvcacheCacheTypeGetNumHeads(MlirType type) {
   return unwrapCache(type).getNumHeads();
 }

@@ -142,10 +142,20 @@ private:
       result.index = entry->index;
       result.sinks = entry->sinks;
       checkShape(request, "query heads", request.queryHeads, entry->queryHeads);
-      // An MLA graph works on expanded heads or on the latent row.
+      // An MLA model's graph works on expanded heads or on the latent row.
       if (entry->kind != LayerKind::MLA) {
         checkShape(request, "KV heads", request.kvHeads, entry->kvHeads);
         checkShape(request, "head dim", request.headDim, entry->headDim);
+        if (request.latentDim != 0)
+          report(Severity::Error, request.layer,
+                 std::string("the graph has a latent cache (MLA), but the "
+                             "config says that its kind is '") +
+                     layerKindName(entry->kind) + "'");
+      } else if (request.latentDim != 0) {
+        checkShape(request, "latent dim", request.latentDim,
+                   {entry->latentDim, "config.json: kv_lora_rank"});
+        checkShape(request, "rotary dim", request.headDim - request.latentDim,
+                   {entry->ropeDim, "config.json: qk_rope_head_dim"});
       }
     }
 

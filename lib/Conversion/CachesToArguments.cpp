@@ -26,7 +26,8 @@ struct Buffer {
 /// Where the buffers of caches and groups are among a function's new arguments.
 struct Signature {
   SmallVector<Buffer> buffers;
-  DenseMap<CacheOp, unsigned> firstOfCache; ///< k_pages, v_pages
+  /// k_pages, v_pages; of a latent cache its only pages.
+  DenseMap<CacheOp, unsigned> firstOfCache;
   DenseMap<CacheGroupOp, unsigned>
       firstOfGroup; ///< table, lengths, starts, slots
 };
@@ -41,7 +42,7 @@ MemRefType getPagesType(CacheOp cache) {
   MLIRContext *context = cache.getContext();
   return MemRefType::get({sizeOr(group.getNumPages()),
                           static_cast<int64_t>(group.getPageSize()),
-                          type.getNumHeads(), type.getHeadDim()},
+                          type.getNumHeads(), type.getRowWidth()},
                          type.getElementType(),
                          StridedLayoutAttr::get(context, ShapedType::kDynamic,
                                                 cache.getPageStrides()));
@@ -155,9 +156,16 @@ private:
       if (!llvm::is_contained(groups, cache.getGroupOp()))
         groups.push_back(cache.getGroupOp());
       signature.firstOfCache[cache] = signature.buffers.size();
-      for (StringRef suffix : {".k_cache", ".v_cache"})
+      auto add = [&](StringRef suffix) {
         signature.buffers.push_back({(cache.getSymName() + suffix).str(),
                                      BufferRole::Cache, getPagesType(cache)});
+      };
+      if (cache.getCacheType().isLatent()) {
+        add(".kv_cache");
+      } else {
+        add(".k_cache");
+        add(".v_cache");
+      }
     }
     Builder builder(&getContext());
     Type i32 = builder.getI32Type(), i64 = builder.getI64Type();
@@ -207,7 +215,8 @@ private:
       OpBuilder at(get);
       Value view = ViewCacheOp::create(
           at, get.getLoc(), get.getHandle().getType(), get.getCacheAttr(),
-          pages[0], pages[1], tables[0], tables[1], tables[2], tables[3]);
+          pages[0], pages[cache.getCacheType().isLatent() ? 0 : 1], tables[0],
+          tables[1], tables[2], tables[3]);
       get.replaceAllUsesWith(view);
       get.erase();
     }

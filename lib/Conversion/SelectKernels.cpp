@@ -123,6 +123,11 @@ struct SelectKernels
         result = select(write);
       else if (auto attention = dyn_cast<PagedAttentionOp>(op))
         result = select(program, segment, attention);
+      else if (isa<CacheOpInterface>(op))
+        result = op.emitError()
+                 << "no kernel for '" << op.getName()
+                 << "'; 'convert-kvcache-to-reference' lowers it on functions, "
+                    "before 'kvcache-form-programs'";
       else
         continue;
       failedAny |= failed(result);

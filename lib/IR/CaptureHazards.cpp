@@ -74,11 +74,25 @@ std::optional<CaptureHazard> WriteOp::getCaptureHazard() {
   return std::nullopt;
 }
 
-std::optional<CaptureHazard> PagedAttentionOp::getCaptureHazard() {
-  for (Value init : getDpsInits())
-    if (isa<MemRefType>(init.getType()) && !hasStableAddress(init))
+std::optional<CaptureHazard> WriteLatentOp::getCaptureHazard() {
+  if (!hasStablePages(getCache()))
+    return unstable("a cache");
+  return std::nullopt;
+}
+
+static std::optional<CaptureHazard> getAttentionHazard(OperandRange outputs) {
+  for (Value output : outputs)
+    if (isa<MemRefType>(output.getType()) && !hasStableAddress(output))
       return unstable("an output");
   return std::nullopt;
+}
+
+std::optional<CaptureHazard> PagedAttentionOp::getCaptureHazard() {
+  return getAttentionHazard(getDpsInits());
+}
+
+std::optional<CaptureHazard> MLAAttentionOp::getCaptureHazard() {
+  return getAttentionHazard(getDpsInits());
 }
 
 std::optional<CaptureHazard> LaunchOp::getCaptureHazard() {

@@ -162,37 +162,79 @@ bool CacheType::isQuantized() const {
       getElementType());
 }
 
+/// Latent codes that share one scale in fp8_ds_mla rows.
+static constexpr int64_t kTile = 128;
+static constexpr StringLiteral kTileScaled = "fp8_ds_mla";
+
+int64_t CacheType::getRowWidth() const {
+  if (!isTileScaled())
+    return getHeadDim();
+  return getLatentDim() + 4 * (getLatentDim() / kTile) + 2 * getRopeDim();
+}
+
 LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
                                 int64_t numHeads, int64_t headDim,
-                                Type elementType) {
+                                Type elementType, int64_t ropeDim) {
   if (numHeads <= 0 || headDim <= 0) // (C1)
     return emitError() << "KV heads and head dim must be positive, but are "
                        << numHeads << " and " << headDim;
-  if (!isa<Float8E4M3FNType, Float8E5M2Type, Float8E4M3FNUZType, Float16Type,
-           BFloat16Type,
-           Float32Type>(elementType)) // (C2)
+  bool isTileScaled = elementType.isInteger(8) && ropeDim != 0;
+  if (!isTileScaled && !isa<Float8E4M3FNType, Float8E5M2Type,
+                            Float8E4M3FNUZType, Float16Type, BFloat16Type,
+                            Float32Type>(elementType)) // (C2)
     return emitError() << "a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, "
-                          "bf16 or f32, not "
+                          "bf16 or f32 (a latent one also fp8_ds_mla), not "
                        << elementType;
+  if (ropeDim == 0)
+    return success();
+  if (numHeads != 1 || ropeDim < 0 || ropeDim >= headDim) // (C3)
+    return emitError() << "a latent cache has one KV head and positive latent "
+                          "and rotary parts, but has "
+                       << numHeads << " of " << headDim - ropeDim << " + "
+                       << ropeDim;
+  if (isTileScaled && (headDim - ropeDim) % kTile) // (C4)
+    return emitError() << "the latent part of fp8_ds_mla rows must be a "
+                          "multiple of "
+                       << kTile << ", but is " << headDim - ropeDim;
   return success();
 }
 
 void CacheType::printShape(AsmPrinter &printer) const {
-  printer << getNumHeads() << " x " << getHeadDim() << " x "
-          << getElementType();
+  if (isLatent())
+    printer << "latent " << getLatentDim() << " + " << getRopeDim();
+  else
+    printer << getNumHeads() << " x " << getHeadDim();
+  printer << " x ";
+  if (isTileScaled())
+    printer << kTileScaled;
+  else
+    printer << getElementType();
 }
 
 FailureOr<CacheType> CacheType::parseShape(AsmParser &parser) {
-  int64_t numHeads = 0, headDim = 0;
+  int64_t numHeads = 1, headDim = 0, ropeDim = 0;
   Type elementType;
   SMLoc loc = parser.getCurrentLocation();
-  if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
-      parser.parseInteger(headDim) || parser.parseKeyword("x") ||
-      parser.parseType(elementType))
+  if (succeeded(parser.parseOptionalKeyword("latent"))) {
+    if (parser.parseInteger(headDim) || parser.parsePlus() ||
+        parser.parseInteger(ropeDim))
+      return failure();
+    if (ropeDim == 0)
+      return parser.emitError(loc) << "a latent cache needs a rotary part";
+    headDim += ropeDim;
+  } else if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
+             parser.parseInteger(headDim)) {
+    return failure();
+  }
+  if (parser.parseKeyword("x"))
+    return failure();
+  if (succeeded(parser.parseOptionalKeyword(kTileScaled)))
+    elementType = parser.getBuilder().getI8Type();
+  else if (parser.parseType(elementType))
     return failure();
   CacheType type =
       getChecked([&] { return parser.emitError(loc); }, parser.getContext(),
-                 numHeads, headDim, elementType);
+                 numHeads, headDim, elementType, ropeDim);
   if (!type)
     return failure();
   return type;

@@ -1,5 +1,4 @@
-//===- KVCacheOps.cpp - Verifiers, parsers and effects of the ops
-//-----------===//
+//===- KVCacheOps.cpp - Verifiers, parsers and effects of the ops ---------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "mlir/IR/Builders.h"
@@ -114,6 +113,14 @@ LogicalResult CacheGroupOp::verify() {
 
 LogicalResult CacheOp::verify() {
   // (C4) is the verifier of the type.
+  if (!getCacheType().isLatent())
+    return success();
+  if (getKScaleAttr() != getVScaleAttr()) // (C5)
+    return emitOpError() << "a latent row has one scale, but the scales are "
+                         << getKScaleAttr() << " and " << getVScaleAttr();
+  if (getLayout() != Layout::NHD) // (C6)
+    return emitOpError() << "a latent cache has layout 'nhd', not '"
+                         << stringifyLayout(getLayout()) << "'";
   return success();
 }
 
@@ -168,7 +175,7 @@ ScaleBufferOp CacheOp::getVScaleOp() {
 
 SmallVector<int64_t, 4> CacheOp::getPageStrides() {
   int64_t heads = getCacheType().getNumHeads(),
-          dim = getCacheType().getHeadDim();
+          dim = getCacheType().getRowWidth();
   int64_t pageSize = getGroupOp().getPageSize();
   int64_t half = pageSize * heads * dim;
   switch (getLayout()) {
@@ -244,7 +251,10 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
     return success(); // the cache's own verifier reports it
   CacheType type = cache->getCacheType();
   int64_t expected[] = {static_cast<int64_t>(group.getPageSize()),
-                        type.getNumHeads(), type.getHeadDim()};
+                        type.getNumHeads(), type.getRowWidth()};
+  if (type.isLatent() && getKPages() != getVPages()) // (C5)
+    return emitOpError() << "a row of the latent cache " << getCacheAttr()
+                         << " is both key and value; give its pages twice";
   SmallVector<int64_t, 4> layout = cache->getPageStrides();
   for (Value pages : {getKPages(), getVPages()}) {
     auto memref = cast<MemRefType>(pages.getType());
@@ -299,9 +309,10 @@ CacheAccess CalculateScalesOp::getCacheAccess() { return CacheAccess::Read; }
 
 LogicalResult CalculateScalesOp::verify() {
   CacheType type = getCache().getType();
-  int64_t row = type.getNumHeads() * type.getHeadDim();
-  for (auto [name, value] :
-       {std::pair<StringRef, Value>{"key", getKey()}, {"value", getValue()}}) {
+  for (auto [name, value, row] :
+       {std::tuple<StringRef, Value, int64_t>{"key", getKey(),
+                                              type.getKeyWidth()},
+        {"value", getValue(), type.getValueWidth()}}) {
     auto shaped = cast<ShapedType>(value.getType());
     int64_t elements = 1;
     for (int64_t size : shaped.getShape().drop_front())
@@ -352,6 +363,9 @@ LogicalResult WriteOp::verify() {
                          << getValue().getType() << " differ";
   auto rows = cast<ShapedType>(getKey().getType());
   CacheType type = getCache().getType();
+  if (type.isLatent()) // (C3)
+    return emitOpError() << "writes keys and values, but " << type
+                         << " is latent; use 'kvcache.write_latent'";
   if (rows.getDimSize(1) != type.getNumHeads() ||
       rows.getDimSize(2) != type.getHeadDim()) // (C2)
     return emitOpError() << "rows must be [tokens, " << type.getNumHeads()
@@ -360,89 +374,89 @@ LogicalResult WriteOp::verify() {
   return success();
 }
 
-TypedValue<CacheType> PagedAttentionOp::getCacheHandle() { return getCache(); }
-CacheAccess PagedAttentionOp::getCacheAccess() { return CacheAccess::Read; }
+TypedValue<CacheType> WriteLatentOp::getCacheHandle() { return getCache(); }
+CacheAccess WriteLatentOp::getCacheAccess() { return CacheAccess::Write; }
 
-SmallVector<std::pair<ScaleRole, ScaleUse>> PagedAttentionOp::getScaleUses() {
-  SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
-  auto query = cast<ShapedType>(getQuery().getType());
-  if (query.getElementTypeBitWidth() == 8)
-    uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
-  if (getCache().getType().isQuantized()) {
-    uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
-    uses.push_back({ScaleRole::V, ScaleUse::OutputFactor});
-  }
-  return uses;
+SmallVector<std::pair<ScaleRole, ScaleUse>> WriteLatentOp::getScaleUses() {
+  if (!getCache().getType().isQuantized())
+    return {};
+  return {{ScaleRole::K, ScaleUse::Divisor}};
 }
 
-MutableOperandRange PagedAttentionOp::getDpsInitsMutable() {
-  return MutableOperandRange(*this, 2, getLse() ? 2 : 1);
+LogicalResult WriteLatentOp::verify() {
+  CacheType type = getCache().getType();
+  if (!type.isLatent()) // (C1)
+    return emitOpError() << "writes latent rows, but " << type
+                         << " holds keys and values; use 'kvcache.write'";
+  auto latent = cast<ShapedType>(getLatent().getType()),
+       rope = cast<ShapedType>(getRope().getType());
+  if (latent.getDimSize(1) != type.getLatentDim() ||
+      rope.getDimSize(1) != type.getRopeDim()) // (C2)
+    return emitOpError() << "rows must be [tokens, " << type.getLatentDim()
+                         << "] and [tokens, " << type.getRopeDim() << "] for "
+                         << type << ", but are " << latent << " and " << rope;
+  if (latent.getElementType() != rope.getElementType() ||
+      latent.getDimSize(0) != rope.getDimSize(0)) // (C3)
+    return emitOpError() << "latent part " << latent << " and rotary part "
+                         << rope << " differ in element type or tokens";
+  return success();
 }
 
-void PagedAttentionOp::getEffects(
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// The memory effects of any attention.
+static void getAttentionEffects(
+    AttentionOpInterface op,
     SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
         &effects) {
-  effects.emplace_back(MemoryEffects::Read::get(), &getCacheMutable(),
+  OpOperand &query = op->getOpOperand(0), &cache = op->getOpOperand(1);
+  effects.emplace_back(MemoryEffects::Read::get(), &cache,
                        CacheResource::get());
-  if (isa<MemRefType>(getQuery().getType()))
-    effects.emplace_back(MemoryEffects::Read::get(), &getQueryMutable());
-  for (OpOperand &init : getDpsInitsMutable())
+  if (isa<MemRefType>(query.get().getType()))
+    effects.emplace_back(MemoryEffects::Read::get(), &query);
+  for (OpOperand &init : op.getDpsInitsMutable())
     if (isa<MemRefType>(init.get().getType()))
       effects.emplace_back(MemoryEffects::Write::get(), &init);
 }
 
-LogicalResult PagedAttentionOp::verify() {
-  auto query = cast<ShapedType>(getQuery().getType());
-  auto out = cast<ShapedType>(getOut().getType());
-  CacheType type = getCache().getType();
-  if (ShapedType::isDynamic(query.getDimSize(1)) ||
-      query.getDimSize(2) != type.getHeadDim()) // (C1)
-    return emitOpError() << "queries must be [tokens, query heads, "
-                         << type.getHeadDim() << "] for " << type
-                         << ", but are " << query;
-  if (query.getDimSize(1) % type.getNumHeads()) // (C2)
-    return emitOpError() << "the number of query heads, " << query.getDimSize(1)
-                         << ", is not a multiple of the cache's "
-                         << type.getNumHeads() << " KV heads";
-  if (out.getShape() != query.getShape()) // (C3)
-    return emitOpError() << "output " << out
-                         << " must have the shape of the query " << query;
-  if (getLse()) { // (C4)
-    auto lse = cast<ShapedType>(getLse().getType());
+/// What all attentions demand of their LSE and of positive attributes.
+static LogicalResult
+verifyAttention(AttentionOpInterface op,
+                ArrayRef<std::pair<StringRef, FloatAttr>> positive) {
+  auto query = cast<ShapedType>(op.getQuery().getType());
+  if (op.getLse()) { // (C4)
+    auto lse = cast<ShapedType>(op.getLse().getType());
     if (lse.getShape() != query.getShape().take_front(2))
-      return emitOpError() << "lse " << lse
-                           << " must be [tokens, query heads] of the query "
-                           << query;
+      return op->emitOpError()
+             << "lse " << lse << " must be [tokens, query heads] of the query "
+             << query;
   }
-  for (auto [name, attr] :
-       {std::pair<StringRef, FloatAttr>{"softmax_scale", getSoftmaxScaleAttr()},
-        {"soft_cap", getSoftCapAttr()}}) // (C5)
+  for (auto [name, attr] : positive) // (C5)
     if (attr &&
         !(attr.getValue().isFiniteNonZero() && !attr.getValue().isNegative()))
-      return emitOpError() << "'" << name
-                           << "' must be positive and finite, but is "
-                           << attr.getValueAsDouble();
-  if (getWindow() && static_cast<int64_t>(*getWindow()) < 0)
-    return emitOpError() << "'window' must not be negative, but is "
-                         << static_cast<int64_t>(*getWindow());
+      return op->emitOpError()
+             << "'" << name << "' must be positive and finite, but is "
+             << attr.getValueAsDouble();
   return success();
 }
 
-void PagedAttentionOp::print(OpAsmPrinter &printer) {
-  printer << ' ' << getQuery() << " over " << getCache() << " outs("
-          << getOut();
-  if (getLse())
-    printer << ", " << getLse();
+static void printAttention(OpAsmPrinter &printer, AttentionOpInterface op) {
+  Value cache = op.getCacheHandle();
+  printer << ' ' << op.getQuery() << " over " << cache << " outs("
+          << op.getOut();
+  if (op.getLse())
+    printer << ", " << op.getLse();
   printer << ')';
-  printer.printOptionalAttrDict((*this)->getAttrs());
-  printer << " : " << getQuery().getType() << ", " << getCache().getType()
-          << " -> " << getOut().getType();
-  if (getLse())
-    printer << ", " << getLse().getType();
+  printer.printOptionalAttrDict(op->getAttrs());
+  printer << " : " << op.getQuery().getType() << ", " << cache.getType()
+          << " -> " << op.getOut().getType();
+  if (op.getLse())
+    printer << ", " << op.getLse().getType();
 }
 
-ParseResult PagedAttentionOp::parse(OpAsmParser &parser,
-                                    OperationState &state) {
+static ParseResult parseAttention(OpAsmParser &parser, OperationState &state) {
   OpAsmParser::UnresolvedOperand query, cache;
   SmallVector<OpAsmParser::UnresolvedOperand, 2> outs;
   Type queryType, cacheType;
@@ -469,6 +483,117 @@ ParseResult PagedAttentionOp::parse(OpAsmParser &parser,
     if (isa<RankedTensorType>(type))
       state.addTypes(type);
   return success();
+}
+
+TypedValue<CacheType> PagedAttentionOp::getCacheHandle() { return getCache(); }
+CacheAccess PagedAttentionOp::getCacheAccess() { return CacheAccess::Read; }
+
+SmallVector<std::pair<ScaleRole, ScaleUse>> PagedAttentionOp::getScaleUses() {
+  SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
+  auto query = cast<ShapedType>(getQuery().getType());
+  if (query.getElementTypeBitWidth() == 8)
+    uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
+  if (getCache().getType().isQuantized()) {
+    uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
+    uses.push_back({ScaleRole::V, ScaleUse::OutputFactor});
+  }
+  return uses;
+}
+
+MutableOperandRange PagedAttentionOp::getDpsInitsMutable() {
+  return MutableOperandRange(*this, 2, getLse() ? 2 : 1);
+}
+
+void PagedAttentionOp::getEffects(
+    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
+        &effects) {
+  getAttentionEffects(*this, effects);
+}
+
+LogicalResult PagedAttentionOp::verify() {
+  auto query = cast<ShapedType>(getQuery().getType());
+  auto out = cast<ShapedType>(getOut().getType());
+  CacheType type = getCache().getType();
+  if (type.isLatent()) // (C6)
+    return emitOpError() << "reads keys and values, but " << type
+                         << " is latent; use 'kvcache.mla_attention'";
+  if (ShapedType::isDynamic(query.getDimSize(1)) ||
+      query.getDimSize(2) != type.getHeadDim()) // (C1)
+    return emitOpError() << "queries must be [tokens, query heads, "
+                         << type.getHeadDim() << "] for " << type
+                         << ", but are " << query;
+  if (query.getDimSize(1) % type.getNumHeads()) // (C2)
+    return emitOpError() << "the number of query heads, " << query.getDimSize(1)
+                         << ", is not a multiple of the cache's "
+                         << type.getNumHeads() << " KV heads";
+  if (out.getShape() != query.getShape()) // (C3)
+    return emitOpError() << "output " << out
+                         << " must have the shape of the query " << query;
+  if (failed(verifyAttention(*this, {{"softmax_scale", getSoftmaxScaleAttr()},
+                                     {"soft_cap", getSoftCapAttr()}})))
+    return failure();
+  if (getWindow() && static_cast<int64_t>(*getWindow()) < 0)
+    return emitOpError() << "'window' must not be negative, but is "
+                         << static_cast<int64_t>(*getWindow());
+  return success();
+}
+
+void PagedAttentionOp::print(OpAsmPrinter &printer) {
+  printAttention(printer, *this);
+}
+
+ParseResult PagedAttentionOp::parse(OpAsmParser &parser,
+                                    OperationState &state) {
+  return parseAttention(parser, state);
+}
+
+TypedValue<CacheType> MLAAttentionOp::getCacheHandle() { return getCache(); }
+CacheAccess MLAAttentionOp::getCacheAccess() { return CacheAccess::Read; }
+
+SmallVector<std::pair<ScaleRole, ScaleUse>> MLAAttentionOp::getScaleUses() {
+  if (!getCache().getType().isQuantized())
+    return {};
+  return {{ScaleRole::K, ScaleUse::ScoreFactor},
+          {ScaleRole::K, ScaleUse::OutputFactor}};
+}
+
+MutableOperandRange MLAAttentionOp::getDpsInitsMutable() {
+  return MutableOperandRange(*this, 2, getLse() ? 2 : 1);
+}
+
+void MLAAttentionOp::getEffects(
+    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
+        &effects) {
+  getAttentionEffects(*this, effects);
+}
+
+LogicalResult MLAAttentionOp::verify() {
+  auto query = cast<ShapedType>(getQuery().getType());
+  auto out = cast<ShapedType>(getOut().getType());
+  CacheType type = getCache().getType();
+  if (!type.isLatent()) // (C1)
+    return emitOpError() << "reads latent rows, but " << type
+                         << " holds keys and values; use "
+                            "'kvcache.paged_attention'";
+  if (ShapedType::isDynamic(query.getDimSize(1)) ||
+      query.getDimSize(2) != type.getHeadDim()) // (C2)
+    return emitOpError() << "queries must be [tokens, query heads, "
+                         << type.getHeadDim() << "] for " << type
+                         << ", but are " << query;
+  if (out.getShape().drop_back() != query.getShape().drop_back() ||
+      out.getDimSize(2) != type.getLatentDim()) // (C3)
+    return emitOpError() << "output must be [tokens, query heads, "
+                         << type.getLatentDim() << "] of the query " << query
+                         << ", but is " << out;
+  return verifyAttention(*this, {{"softmax_scale", getSoftmaxScaleAttr()}});
+}
+
+void MLAAttentionOp::print(OpAsmPrinter &printer) {
+  printAttention(printer, *this);
+}
+
+ParseResult MLAAttentionOp::parse(OpAsmParser &parser, OperationState &state) {
+  return parseAttention(parser, state);
 }
 
 //===----------------------------------------------------------------------===//

@@ -24,23 +24,28 @@ public:
   void runOnOperation() override;
 
 private:
-  LogicalResult checkResolved(PagedAttentionOp op, CacheOp cache,
+  LogicalResult checkResolved(AttentionOpInterface op, CacheOp cache,
                               const ::kvcache::ResolvedAttention &resolved);
-  void apply(PagedAttentionOp op, const ::kvcache::ResolvedAttention &resolved);
+  void apply(AttentionOpInterface op,
+             const ::kvcache::ResolvedAttention &resolved);
 };
 
 } // namespace
 
 static bool isSameRequest(const ::kvcache::AttentionRequest &a,
                           const ::kvcache::AttentionRequest &b) {
-  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.softmaxScale,
-                  a.softCap, a.windowLeft) ==
-         std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim, b.softmaxScale,
-                  b.softCap, b.windowLeft);
+  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.latentDim,
+                  a.softmaxScale, a.softCap, a.windowLeft) ==
+         std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim, b.latentDim,
+                  b.softmaxScale, b.softCap, b.windowLeft);
+}
+
+static bool hasWindow(const ::kvcache::ResolvedAttention &resolved) {
+  return resolved.windowLeft && resolved.windowLeft->value >= 0;
 }
 
 LogicalResult ApplyModelConfigPass::checkResolved(
-    PagedAttentionOp op, CacheOp cache,
+    AttentionOpInterface op, CacheOp cache,
     const ::kvcache::ResolvedAttention &resolved) {
   if (resolved.sinks)
     return op.emitError() << "layer '" << resolved.layer
@@ -69,10 +74,19 @@ LogicalResult ApplyModelConfigPass::checkResolved(
                           << "': the soft cap must be positive and finite, but "
                           << resolved.softCap->from << " gives "
                           << resolved.softCap->value;
+  if (isa<MLAAttentionOp>(op.getOperation()) &&
+      (resolved.softCap || hasWindow(resolved)))
+    return op.emitError() << "layer '" << resolved.layer
+                          << "': MLA is not supported with "
+                          << (resolved.softCap
+                                  ? "a soft cap, but " + resolved.softCap->from
+                                  : "a window, but " +
+                                        resolved.windowLeft->from)
+                          << " gives one";
   return success();
 }
 
-void ApplyModelConfigPass::apply(PagedAttentionOp op,
+void ApplyModelConfigPass::apply(AttentionOpInterface op,
                                  const ::kvcache::ResolvedAttention &resolved) {
   Builder builder(&getContext());
   DictionaryAttr before = op->getAttrDictionary();
@@ -82,14 +96,17 @@ void ApplyModelConfigPass::apply(PagedAttentionOp op,
     op->setAttr(kSoftmaxScaleFrom,
                 builder.getStringAttr(resolved.softmaxScale.from));
   op.setSoftmaxScaleAttr(builder.getF64FloatAttr(resolved.softmaxScale.value));
-  if (resolved.softCap)
-    op.setSoftCapAttr(builder.getF64FloatAttr(resolved.softCap->value));
-  else
-    op.removeSoftCapAttr();
-  if (resolved.windowLeft && resolved.windowLeft->value >= 0)
-    op.setWindowAttr(builder.getI64IntegerAttr(resolved.windowLeft->value));
-  else
-    op.removeWindowAttr();
+  if (auto paged = dyn_cast<PagedAttentionOp>(op.getOperation())) {
+    if (resolved.softCap)
+      paged.setSoftCapAttr(builder.getF64FloatAttr(resolved.softCap->value));
+    else
+      paged.removeSoftCapAttr();
+    if (hasWindow(resolved))
+      paged.setWindowAttr(
+          builder.getI64IntegerAttr(resolved.windowLeft->value));
+    else
+      paged.removeWindowAttr();
+  }
   if (op->getAttrDictionary() != before)
     ++numApplied;
 }
@@ -97,11 +114,11 @@ void ApplyModelConfigPass::apply(PagedAttentionOp op,
 void ApplyModelConfigPass::runOnOperation() {
   ModuleOp module = getOperation();
   std::vector<::kvcache::AttentionRequest> requests;
-  SmallVector<std::tuple<PagedAttentionOp, CacheOp, size_t>> attentions;
+  SmallVector<std::tuple<AttentionOpInterface, CacheOp, size_t>> attentions;
   llvm::StringMap<SmallVector<size_t, 1>> requestsOfLayer;
   llvm::StringMap<Operation *> layerOps;
-  WalkResult walked = module.walk([&](PagedAttentionOp op) {
-    CacheOp cache = getCacheDeclaration(op.getCache());
+  WalkResult walked = module.walk([&](AttentionOpInterface op) {
+    CacheOp cache = getCacheDeclaration(op.getCacheHandle());
     if (!cache) {
       op.emitError() << "the cache of this attention is not known here, "
                         "because its handle comes "
@@ -111,14 +128,18 @@ void ApplyModelConfigPass::runOnOperation() {
     ::kvcache::AttentionRequest request;
     request.layer = cache.getLayer().str();
     request.queryHeads = op.getNumQueryHeads();
-    request.kvHeads = cache.getCacheType().getNumHeads();
-    request.headDim = cache.getCacheType().getHeadDim();
+    CacheType type = cache.getCacheType();
+    request.kvHeads = type.getNumHeads();
+    request.headDim = type.getHeadDim();
+    request.latentDim = type.isLatent() ? type.getLatentDim() : 0;
     if (auto attr = op.getSoftmaxScaleAttr())
       request.softmaxScale = attr.getValueAsDouble();
-    if (auto attr = op.getSoftCapAttr())
-      request.softCap = attr.getValueAsDouble();
-    if (auto attr = op.getWindowAttr())
-      request.windowLeft = attr.getInt();
+    if (auto paged = dyn_cast<PagedAttentionOp>(op.getOperation())) {
+      if (auto attr = paged.getSoftCapAttr())
+        request.softCap = attr.getValueAsDouble();
+      if (auto attr = paged.getWindowAttr())
+        request.windowLeft = attr.getInt();
+    }
     // Several programs of one model have the same layers; each is asked once.
     SmallVector<size_t, 1> &known = requestsOfLayer[request.layer];
     auto *same = llvm::find_if(known, [&](size_t index) {

@@ -39,7 +39,7 @@ void createOnBuffers(Operation *op, RewriterBase &rewriter,
   rewriter.create(state);
 }
 
-/// `write` and `calculate_scales`: tensors are read, memory behind the handle
+/// Writes and `calculate_scales`: tensors are read, memory behind the handle
 /// is written.
 template <typename OpTy>
 struct ReaderModel
@@ -69,15 +69,16 @@ struct ReaderModel
   }
 };
 
+template <typename OpTy>
 struct AttentionModel
-    : public DstBufferizableOpInterfaceExternalModel<AttentionModel,
-                                                     PagedAttentionOp> {
+    : public DstBufferizableOpInterfaceExternalModel<AttentionModel<OpTy>,
+                                                     OpTy> {
   // Rows past the batch keep what `outs` holds, so `outs` is read too: the
   // base class says so.
   LogicalResult bufferize(Operation *op, RewriterBase &rewriter,
                           const BufferizationOptions &options,
                           BufferizationState &state) const {
-    auto attention = cast<PagedAttentionOp>(op);
+    auto attention = cast<OpTy>(op);
     FailureOr<SmallVector<Value>> operands =
         bufferOperands(op, rewriter, options, state);
     if (failed(operands))
@@ -98,9 +99,12 @@ void mlir::kvcache::registerBufferizableOpInterfaceExternalModels(
     DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, KVCacheDialect *dialect) {
     WriteOp::attachInterface<ReaderModel<WriteOp>>(*context);
+    WriteLatentOp::attachInterface<ReaderModel<WriteLatentOp>>(*context);
     CalculateScalesOp::attachInterface<ReaderModel<CalculateScalesOp>>(
         *context);
-    PagedAttentionOp::attachInterface<AttentionModel>(*context);
+    PagedAttentionOp::attachInterface<AttentionModel<PagedAttentionOp>>(
+        *context);
+    MLAAttentionOp::attachInterface<AttentionModel<MLAAttentionOp>>(*context);
     context->loadDialect<BufferizationDialect>();
   });
 }

@@ -47,6 +47,8 @@ LogicalResult mlir::kvcache::emitDiagnostics(
     return ::kvcache::CacheType::F8E5M2;
   if (isa<Float8E4M3FNUZType>(elementType))
     return ::kvcache::CacheType::F8E4M3FNUZ;
+  if (elementType.isInteger(8))
+    return ::kvcache::CacheType::FP8DSMLA;
   if (isa<Float16Type>(elementType))
     return ::kvcache::CacheType::F16;
   if (isa<BFloat16Type>(elementType))

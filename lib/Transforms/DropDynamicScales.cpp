@@ -411,8 +411,10 @@ void DropDynamicScalesPass::warn() {
     diag << "layer '" << layer
          << "': scales that the graph calculated at run time are replaced by ";
     describe(diag, "k", k);
-    diag << " and ";
-    describe(diag, "v", v);
+    if (k != v) {
+      diag << " and ";
+      describe(diag, "v", v);
+    }
     diag << "; results differ from those with run-time scales. For calibrated "
             "scales, run kvcache-scales calibrate on sampled activations and "
             "pass the result with scale-overlay";

@@ -102,6 +102,7 @@ FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
     request.layer = cache.getLayer().str();
     request.cacheType = toCheckpointType(cache.getCacheType().getElementType());
     request.queryIsFP8 = quantizedQueries.contains(cache.getSymName());
+    request.mla = cache.getCacheType().isLatent();
     request.kvHeads = cache.getCacheType().getNumHeads();
     requests.push_back(std::move(request));
   }
@@ -365,9 +366,11 @@ void FoldCheckpointScalesPass::runOnOperation() {
       failedAny |=
           failed(decide(cache, cache.getKScaleOp(), ::kvcache::ScaleRole::K,
                         (*scales)[::kvcache::ScaleRole::K]));
-      failedAny |=
-          failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
-                        (*scales)[::kvcache::ScaleRole::V]));
+      // A latent row has one scale, k.
+      if (!cache.getCacheType().isLatent())
+        failedAny |=
+            failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
+                          (*scales)[::kvcache::ScaleRole::V]));
     }
     failedAny |= failed(decideQueries(table));
     if (failedAny)

@@ -113,7 +113,7 @@ LogicalResult ProgramBuilder::collectRuns() {
   for (Operation &op : llvm::make_early_inc_range(function.getBody().front())) {
     if (isa<CacheOpInterface>(op)) {
       // What an output held before must be copied to where it may be written.
-      if (auto attention = dyn_cast<PagedAttentionOp>(op))
+      if (auto attention = dyn_cast<AttentionOpInterface>(op))
         if (llvm::any_of(attention.getDpsInits(), [&](Value init) {
               return members.contains(init.getDefiningOp());
             }))
@@ -178,16 +178,21 @@ SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
       builder.getContext(), ShapedType::kDynamic, cache.getPageStrides());
   auto pages = MemRefType::get({capacity(group.getNumPages()),
                                 static_cast<int64_t>(group.getPageSize()),
-                                type.getNumHeads(), type.getHeadDim()},
+                                type.getNumHeads(), type.getRowWidth()},
                                type.getElementType(), layout);
   // One group needs no prefix: its buffers have the field's own names.
   bool single = llvm::hasSingleElement(module.getOps<CacheGroupOp>());
   std::string prefix = single ? "" : (group.getSymName() + ".").str();
   Type i32 = builder.getI32Type(), i64 = builder.getI64Type();
   StringRef name = cache.getSymName();
+  auto pagesOf = [&](StringRef suffix) {
+    if (type.isLatent())
+      suffix = ".kv_cache";
+    return addArgument((name + suffix).str(), BufferRole::Cache, pages);
+  };
   return {
-      addArgument((name + ".k_cache").str(), BufferRole::Cache, pages),
-      addArgument((name + ".v_cache").str(), BufferRole::Cache, pages),
+      pagesOf(".k_cache"),
+      pagesOf(".v_cache"),
       addArgument(
           prefix + "page_table", BufferRole::PageTable,
           MemRefType::get({sequences, capacity(group.getMaxPagesPerSequence())},
@@ -218,20 +223,12 @@ static bool isUndefined(Value tensor) {
 }
 
 static StringRef operandName(Operation *op, OpOperand &operand) {
-  if (auto write = dyn_cast<WriteOp>(op))
-    return operand.get() == write.getKey() && operand.getOperandNumber() == 0
-               ? "key"
-               : "value";
-  auto attention = cast<PagedAttentionOp>(op);
-  switch (operand.getOperandNumber()) {
-  case 0:
-    return "query";
-  case 2:
-    return "output";
-  default:
-    (void)attention;
-    return "lse";
-  }
+  unsigned number = operand.getOperandNumber();
+  if (isa<WriteOp>(op))
+    return number == 0 ? "key" : "value";
+  if (isa<WriteLatentOp>(op))
+    return number == 0 ? "latent" : "rope";
+  return number == 0 ? "query" : number == 2 ? "output" : "lse";
 }
 
 LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
@@ -266,7 +263,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
       return op->emitError()
              << "cannot form a program: the cache handle is not the result of "
                 "'kvcache.get_cache' or 'kvcache.view_cache'";
-    if (!isa<WriteOp, PagedAttentionOp>(op))
+    if (isa<CalculateScalesOp>(op))
       return op->emitError() << "'" << op->getName()
                              << "' cannot be part of a program; run "
                                 "'kvcache-drop-dynamic-scales' first";
@@ -286,7 +283,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
 
     // By operand, not by value: an output may start as the query.
     SmallVector<Value> operands;
-    auto attention = dyn_cast<PagedAttentionOp>(op);
+    auto attention = dyn_cast<AttentionOpInterface>(op);
     for (OpOperand &operand : op->getOpOperands()) {
       Value value = operand.get();
       if (value == cacheOp.getCacheHandle()) {

@@ -116,18 +116,29 @@ void ResolveCacheTypesPass::runOnOperation() {
   llvm::StringMap<CacheType> types;
   for (auto [cache, resolved] : llvm::zip(caches, table.layers)) {
     Type elementType = fromCheckpointType(&getContext(), resolved.type);
+    CacheType type = cache.getCacheType();
+    if (resolved.type == ::kvcache::CacheType::FP8DSMLA) {
+      if (!type.isLatent() || type.getLatentDim() % 128) {
+        cache.emitError()
+            << "layer '" << cache.getLayer()
+            << "': cache type 'fp8_ds_mla' (from " << resolved.from
+            << ") is a format of latent rows with a latent part that is a "
+               "multiple of 128, but the cache is "
+            << type << "; use fp8 instead";
+        return signalPassFailure();
+      }
+      elementType = Builder(&getContext()).getI8Type();
+    }
     if (!elementType) {
       cache.emitError()
           << "layer '" << cache.getLayer() << "': cache type '"
           << ::kvcache::cacheTypeName(resolved.type) << "' (from "
           << resolved.from
           << ") is not supported yet; supported are float16, bfloat16, fp8, "
-             "fp8_e4m3, fp8_e5m2 and fp8_e4m3fnuz";
+             "fp8_e4m3, fp8_e5m2, fp8_e4m3fnuz, and of MLA fp8_ds_mla";
       return signalPassFailure();
     }
-    CacheType old = cache.getCacheType();
-    types[cache.getSymName()] = CacheType::get(&getContext(), old.getNumHeads(),
-                                               old.getHeadDim(), elementType);
+    types[cache.getSymName()] = type.withElementType(elementType);
   }
   if (failed(retype(types)))
     return signalPassFailure();

@@ -162,7 +162,7 @@ struct VerifyCapturable
         between.clear();
       }
       started = true;
-      if (auto attention = dyn_cast<PagedAttentionOp>(op))
+      if (auto attention = dyn_cast<AttentionOpInterface>(op))
         checkOutputs(attention, computed, previous);
       bool depends =
           holdsCacheOp || llvm::any_of(op.getOperands(), [&](Value operand) {
@@ -193,7 +193,7 @@ struct VerifyCapturable
   }
 
   /// What an output held before must be copied to where it may be written.
-  void checkOutputs(PagedAttentionOp op, const DenseSet<Value> &computed,
+  void checkOutputs(AttentionOpInterface op, const DenseSet<Value> &computed,
                     Operation *previous) {
     if (llvm::none_of(op.getDpsInits(),
                       [&](Value init) { return computed.contains(init); }))

@@ -76,7 +76,14 @@ static void testTypes(MlirContext context) {
   CHECK(kvcacheCacheTypeGetHeadDim(cache) == 64);
   CHECK(mlirTypeEqual(kvcacheCacheTypeGetElementType(cache), element));
   CHECK(mlirTypeIsNull(kvcacheCacheTypeGet(context, 0, 64, element)));
-  CHECK(errors == 3);
+  CHECK(kvcacheCacheTypeGetRopeDim(cache) == 0);
+  MlirType latent = kvcacheLatentCacheTypeGet(context, 512, 64, element);
+  CHECK(kvcacheTypeIsACache(latent));
+  CHECK(kvcacheCacheTypeGetNumHeads(latent) == 1);
+  CHECK(kvcacheCacheTypeGetHeadDim(latent) == 576);
+  CHECK(kvcacheCacheTypeGetRopeDim(latent) == 64);
+  CHECK(mlirTypeIsNull(kvcacheLatentCacheTypeGet(context, 512, 0, element)));
+  CHECK(errors == 4);
 }
 
 /* A layer that computes its scales at run time, and then does not. */
@@ -129,7 +136,7 @@ int main(void) {
   testScales(context);
   testTypes(context);
   testPipeline(context);
-  CHECK(errors == 3);
+  CHECK(errors == 4);
   mlirContextDestroy(context);
   printf("passed\n");
   return 0;

@@ -85,8 +85,41 @@ func.func private @f(!kvcache.cache<2 x 0 x bf16>)
 // -----
 
 // !kvcache.cache (C2)
-// expected-error@+1 {{a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32, not 'i8'}}
+// expected-error@+1 {{a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32 (a latent one also fp8_ds_mla), not 'i8'}}
 func.func private @f(!kvcache.cache<2 x 64 x i8>)
+
+// -----
+
+// expected-error@+1 {{a cache holds f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32 (a latent one also fp8_ds_mla), not 'i32'}}
+func.func private @f(!kvcache.cache<latent 512 + 64 x i32>)
+
+// -----
+
+// Rows of fp8_ds_mla without a rotary part do not exist.
+// expected-error@+1 {{(a latent one also fp8_ds_mla), not 'i8'}}
+func.func private @f(!kvcache.cache<1 x 576 x fp8_ds_mla>)
+
+// -----
+
+// !kvcache.cache (C3)
+// expected-error@+1 {{a latent cache has one KV head and positive latent and rotary parts, but has 1 of 0 + 64}}
+func.func private @f(!kvcache.cache<latent 0 + 64 x bf16>)
+
+// -----
+
+// expected-error@+1 {{a latent cache has one KV head and positive latent and rotary parts, but has 1 of 512 + -64}}
+func.func private @f(!kvcache.cache<latent 512 + -64 x bf16>)
+
+// -----
+
+// expected-error@+1 {{a latent cache needs a rotary part}}
+func.func private @f(!kvcache.cache<latent 512 + 0 x bf16>)
+
+// -----
+
+// !kvcache.cache (C4)
+// expected-error@+1 {{the latent part of fp8_ds_mla rows must be a multiple of 128, but is 192}}
+func.func private @f(!kvcache.cache<latent 192 + 64 x fp8_ds_mla>)
 
 // -----
 
@@ -186,6 +219,23 @@ kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
 // expected-error@+1 {{expected layout 'nhd', 'hnd' or 'packed', but found 'dhn'}}
 kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout dhn
+
+// -----
+
+// cache (C5)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{a latent row has one scale, but the scales are @k and @v}}
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@k, @v)
+
+// -----
+
+// cache (C6)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{a latent cache has layout 'nhd', not 'packed'}}
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@k, @k) layout packed
 
 // -----
 
@@ -647,4 +697,227 @@ kvcache.program @p() {
     // expected-error@+1 {{constants must be f32, i32 or i64, but one is 1.000000e+00 : f64}}
     kvcache.launch @k of "f" grid [1, 1, 1] block [128, 1, 1] shared 0 args() constants [1.0 : f64] origins ["scale"] structure []
   }
+}
+
+// -----
+
+// view_cache (C2): bytes of fp8_ds_mla rows.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x fp8_ds_mla scales(@s, @s)
+func.func @f(%p: memref<7x16x1x576xi8>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{pages of @c must be memref<pages x 16 x 1 x 656 x 'i8'>, but are 'memref<7x16x1x576xi8>'}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x1x576xi8>, memref<7x16x1x576xi8>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<latent 512 + 64 x fp8_ds_mla>
+  return
+}
+
+// -----
+
+// view_cache (C5)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x1x576xbf16>, %v: memref<7x16x1x576xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {
+  // expected-error@+1 {{a row of the latent cache @c is both key and value; give its pages twice}}
+  %c = kvcache.view_cache @c pages(%p, %v) page_table(%t) lengths(%l) query_start(%q) slots(%s)
+    : memref<7x16x1x576xbf16>, memref<7x16x1x576xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// calculate_scales (C1): the parts of a latent row.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x256xbf16>, %k: tensor<?x512xbf16>, %v: tensor<?x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{value has 512 elements a token; the cache's row has 64}}
+  kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x512xbf16>, tensor<?x512xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// write (C3)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%k: tensor<?x1x576xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{is latent; use 'kvcache.write_latent'}}
+  kvcache.write %k, %k to %c : tensor<?x1x576xbf16>, tensor<?x1x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// paged_attention (C6)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{is latent; use 'kvcache.mla_attention'}}
+  %o = kvcache.paged_attention %q over %c outs(%q) : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x576xbf16>
+  return
+}
+
+// -----
+
+// write_latent (C1)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%l: tensor<?x512xbf16>, %r: tensor<?x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{holds keys and values; use 'kvcache.write'}}
+  kvcache.write_latent %l, %r to %c : tensor<?x512xbf16>, tensor<?x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// write_latent (C2): the latent part, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%l: tensor<?x256xbf16>, %r: tensor<?x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{rows must be [tokens, 512] and [tokens, 64] for '!kvcache.cache<latent 512 + 64 x bf16>', but are 'tensor<?x256xbf16>' and 'tensor<?x64xbf16>'}}
+  kvcache.write_latent %l, %r to %c : tensor<?x256xbf16>, tensor<?x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and the rotary part.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%l: tensor<?x512xbf16>, %r: tensor<?x32xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{but are 'tensor<?x512xbf16>' and 'tensor<?x32xbf16>'}}
+  kvcache.write_latent %l, %r to %c : tensor<?x512xbf16>, tensor<?x32xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// write_latent (C3): element type, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%l: tensor<?x512xbf16>, %r: tensor<?x64xf32>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{latent part 'tensor<?x512xbf16>' and rotary part 'tensor<?x64xf32>' differ in element type or tokens}}
+  kvcache.write_latent %l, %r to %c : tensor<?x512xbf16>, tensor<?x64xf32>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and tokens.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%l: tensor<7x512xbf16>, %r: tensor<8x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{latent part 'tensor<7x512xbf16>' and rotary part 'tensor<8x64xbf16>' differ in element type or tokens}}
+  kvcache.write_latent %l, %r to %c : tensor<7x512xbf16>, tensor<8x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// mla_attention (C1)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{holds keys and values; use 'kvcache.paged_attention'}}
+  %o = kvcache.mla_attention %q over %c outs(%q) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+  return
+}
+
+// -----
+
+// mla_attention (C2): width, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{queries must be [tokens, query heads, 576] for '!kvcache.cache<latent 512 + 64 x bf16>', but are 'tensor<?x4x512xbf16>'}}
+  %o = kvcache.mla_attention %q over %c outs(%q) : tensor<?x4x512xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>
+  return
+}
+
+// -----
+
+// ... and heads that are known.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x?x576xbf16>, %o: tensor<?x?x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{queries must be [tokens, query heads, 576]}}
+  %a = kvcache.mla_attention %q over %c outs(%o) : tensor<?x?x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x?x512xbf16>
+  return
+}
+
+// -----
+
+// mla_attention (C3): width, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{output must be [tokens, query heads, 512] of the query 'tensor<?x4x576xbf16>', but is 'tensor<?x4x576xbf16>'}}
+  %o = kvcache.mla_attention %q over %c outs(%q) : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x576xbf16>
+  return
+}
+
+// -----
+
+// ... and heads.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x2x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{output must be [tokens, query heads, 512]}}
+  %a = kvcache.mla_attention %q over %c outs(%o) : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x2x512xbf16>
+  return
+}
+
+// -----
+
+// mla_attention (C4)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x4x512xbf16>, %lse: tensor<?x2xf32>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{lse 'tensor<?x2xf32>' must be [tokens, query heads] of the query 'tensor<?x4x576xbf16>'}}
+  %a:2 = kvcache.mla_attention %q over %c outs(%o, %lse) : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>, tensor<?x2xf32>
+  return
+}
+
+// -----
+
+// mla_attention (C5)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x4x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{'softmax_scale' must be positive and finite, but is -1.0}}
+  %a = kvcache.mla_attention %q over %c outs(%o) {softmax_scale = -1.0} : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>
+  return
 }

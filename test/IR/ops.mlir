@@ -49,6 +49,41 @@ kvcache.cache @packed of "model.layers.2.self_attn.attn" in @bounded : 8 x 128 x
 // CHECK: kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x f8E4M3FNUZ scales(@given, @given){{$}}
 kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x f8E4M3FNUZ scales(@given, @given) layout nhd
 
+// One latent row is key and value; its scale is both scales.
+// CHECK: kvcache.cache @latent of "model.layers.4.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@given, @given){{$}}
+kvcache.cache @latent of "model.layers.4.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@given, @given)
+// CHECK: kvcache.cache @tile_scaled of "model.layers.5.self_attn.attn" in @full : latent 256 + 64 x fp8_ds_mla scales(@given, @given){{$}}
+kvcache.cache @tile_scaled of "model.layers.5.self_attn.attn" in @full : latent 256 + 64 x fp8_ds_mla scales(@given, @given)
+
+// CHECK-LABEL: func.func @latent_rows
+func.func @latent_rows(%l: tensor<?x512xbf16>, %r: tensor<?x64xbf16>, %q: tensor<?x16x576xbf16>, %o: tensor<?x16x512xbf16>, %lse: tensor<?x16xf32>)
+    -> (tensor<?x16x512xbf16>, tensor<?x16xf32>) {
+  // CHECK: %[[C:.*]] = kvcache.get_cache @latent : <latent 512 + 64 x f8E4M3FN>
+  %c = kvcache.get_cache @latent : !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+  // CHECK: kvcache.write_latent %{{.*}}, %{{.*}} to %[[C]] : tensor<?x512xbf16>, tensor<?x64xbf16>, <latent 512 + 64 x f8E4M3FN>
+  kvcache.write_latent %l, %r to %c : tensor<?x512xbf16>, tensor<?x64xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+  // CHECK: kvcache.mla_attention %{{.*}} over %[[C]] outs(%{{.*}}, %{{.*}}) {softmax_scale = 6.250000e-02 : f64}
+  // CHECK-SAME: : tensor<?x16x576xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN> -> tensor<?x16x512xbf16>, tensor<?x16xf32>
+  %a:2 = kvcache.mla_attention %q over %c outs(%o, %lse) {softmax_scale = 0.0625}
+    : tensor<?x16x576xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN> -> tensor<?x16x512xbf16>, tensor<?x16xf32>
+  return %a#0, %a#1 : tensor<?x16x512xbf16>, tensor<?x16xf32>
+}
+
+// CHECK-LABEL: func.func @latent_buffers
+func.func @latent_buffers(%pages: memref<7x16x1x392xi8>, %table: memref<2x2xi32>, %lengths: memref<2xi32>, %start: memref<3xi32>, %slots: memref<8xi64>,
+                          %l: memref<8x256xf32>, %r: memref<8x64xf32>, %q: memref<8x16x320xf16>, %o: memref<8x16x256xf32>) {
+  // CHECK: %[[V:.*]] = kvcache.view_cache @tile_scaled pages(%[[P:.*]], %[[P]])
+  // CHECK-SAME: -> <latent 256 + 64 x fp8_ds_mla>
+  %v = kvcache.view_cache @tile_scaled pages(%pages, %pages) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
+    : memref<7x16x1x392xi8>, memref<7x16x1x392xi8>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
+    -> !kvcache.cache<latent 256 + 64 x fp8_ds_mla>
+  // CHECK: kvcache.write_latent %{{.*}}, %{{.*}} to %[[V]] : memref<8x256xf32>, memref<8x64xf32>, <latent 256 + 64 x fp8_ds_mla>
+  kvcache.write_latent %l, %r to %v : memref<8x256xf32>, memref<8x64xf32>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla>
+  // CHECK: kvcache.mla_attention %{{.*}} over %[[V]] outs(%{{.*}}) : memref<8x16x320xf16>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla> -> memref<8x16x256xf32>
+  kvcache.mla_attention %q over %v outs(%o) : memref<8x16x320xf16>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla> -> memref<8x16x256xf32>
+  return
+}
+
 // CHECK-LABEL: func.func @handles
 func.func @handles(%kp: memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], offset: ?>>, %table: memref<?x?xi32>, %lengths: memref<?xi32>,
                    %start: memref<?xi32>, %slots: memref<?xi64>) {

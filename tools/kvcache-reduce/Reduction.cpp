@@ -18,9 +18,9 @@ using namespace mlir::kvcache;
 
 /// Drops a cache access; whoever uses an attention gets what `outs` held.
 static bool dropAccess(Operation *op) {
-  if (!isa<WriteOp, CalculateScalesOp, PagedAttentionOp>(op))
+  if (!isa<CacheOpInterface>(op))
     return false;
-  if (auto attention = dyn_cast<PagedAttentionOp>(op)) {
+  if (auto attention = dyn_cast<AttentionOpInterface>(op)) {
     SmallVector<Value> old;
     for (Value init : attention.getDpsInits())
       if (isa<TensorType>(init.getType()))
@@ -88,6 +88,8 @@ static bool shrinkHeads(ModuleOp module) {
     return false;
   AttrTypeReplacer replacer;
   replacer.addReplacement([&](CacheType type) -> std::optional<Type> {
+    if (type.isLatent())
+      return std::nullopt;
     return CacheType::get(type.getContext(), type.getNumHeads() / heads,
                           type.getHeadDim(), type.getElementType());
   });

@@ -98,8 +98,10 @@ readModelDType(const JsonFile &config);
 struct AttentionRequest {
   std::string layer;
   int64_t queryHeads = 0, kvHeads = 0, headDim = 0; ///< 0: not known
-  std::optional<double> softmaxScale, softCap;      ///< attributes
-  std::optional<int64_t> windowLeft;                ///< -1: none
+  /// The part of a cached row of MLA that is the value; 0: keys and values.
+  int64_t latentDim = 0;
+  std::optional<double> softmaxScale, softCap; ///< attributes
+  std::optional<int64_t> windowLeft;           ///< -1: none
 };
 
 /// Explicit values for every layer.

@@ -130,16 +130,68 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
     take a handle, which comes from `kvcache.get_cache` (by name) or from
     `kvcache.view_cache` (from buffers).
 
+    `!kvcache.cache<latent L + R x T>` is the cache of multi-head latent
+    attention (MLA): one row a token, `L` latent elements and then `R` rotary
+    ones, that all query heads share. The row is the key, its latent part the
+    value. It counts as one KV head of `L + R` elements.
+
+    The element type `fp8_ds_mla` of a latent cache (`i8` to builders) stands
+    for rows of `L + 4 * L / 128 + 2 * R` bytes, 656 for 512 + 64:
+
+    | bytes | what |
+    |---|---|
+    | `L` | latent codes, f8E4M3FN |
+    | `4 * L / 128` | one f32 scale for each 128 codes: their largest magnitude / 448, at least 2^-126; the write computes it |
+    | `2 * R` | the rotary part in bf16 |
+
     Constraints:
 
     * (C1) the number of KV heads and the head dim are positive;
-    * (C2) the element type is f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32.
+    * (C2) the element type is f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32,
+      or, of a latent cache, fp8_ds_mla;
+    * (C3) a latent cache has one KV head, and its latent and rotary parts have
+      at least one element;
+    * (C4) with fp8_ds_mla the latent part is a multiple of 128.
   }];
-  let parameters = (ins "int64_t":$numHeads, "int64_t":$headDim, "::mlir::Type":$elementType);
+  let parameters = (ins
+    "int64_t":$numHeads,
+    "int64_t":$headDim,
+    "::mlir::Type":$elementType,
+    "int64_t":$ropeDim
+  );
+  let builders = [
+    TypeBuilder<(ins "int64_t":$numHeads, "int64_t":$headDim, "::mlir::Type":$elementType), [{
+      return $_get($_ctxt, numHeads, headDim, elementType, int64_t(0));
+    }]>
+  ];
   let extraClassDeclaration = [{
-    /// An 8-bit float element type, whose values are scaled.
+    /// The cache of MLA with rows of `latentDim` + `ropeDim` elements.
+    static CacheType getLatent(::mlir::MLIRContext *context, int64_t latentDim,
+                               int64_t ropeDim, ::mlir::Type elementType) {
+      return get(context, 1, latentDim + ropeDim, elementType, ropeDim);
+    }
+    /// The same cache with other elements.
+    CacheType withElementType(::mlir::Type elementType) const {
+      return get(getContext(), getNumHeads(), getHeadDim(), elementType, getRopeDim());
+    }
+    /// One row is both key and value.
+    bool isLatent() const { return getRopeDim() != 0; }
+    /// Elements of a latent row in front of its rotary part.
+    int64_t getLatentDim() const { return getHeadDim() - getRopeDim(); }
+    /// Elements of a token's key and value in a graph; of a latent cache these
+    /// are the two parts of its row.
+    int64_t getKeyWidth() const { return isLatent() ? getLatentDim() : getNumHeads() * getHeadDim(); }
+    int64_t getValueWidth() const { return isLatent() ? getRopeDim() : getNumHeads() * getHeadDim(); }
+    /// Rows hold their own scales, in the format fp8_ds_mla.
+    bool isTileScaled() const { return getElementType().isInteger(8); }
+    /// Elements of a page for one token and head: the head dim, or the bytes
+    /// of an fp8_ds_mla row.
+    int64_t getRowWidth() const;
+    /// An 8-bit float element type, whose values are scaled by the cache's
+    /// scales.
     bool isQuantized() const;
-    /// Print and parse `H x D x T`, without the angle brackets.
+    /// Print and parse `H x D x T` or `latent L + R x T`, without the angle
+    /// brackets.
     void printShape(::mlir::AsmPrinter &printer) const;
     static ::mlir::FailureOr<CacheType> parseShape(::mlir::AsmParser &parser);
   }];

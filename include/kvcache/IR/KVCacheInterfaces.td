@@ -4,6 +4,7 @@
 #define KVCACHE_IR_KVCACHEINTERFACES_TD
 
 include "mlir/IR/OpBase.td"
+include "mlir/Interfaces/DestinationStyleOpInterface.td"
 
 def CacheOpInterface : OpInterface<"CacheOpInterface"> {
   let cppNamespace = "::mlir::kvcache";
@@ -17,6 +18,26 @@ def CacheOpInterface : OpInterface<"CacheOpInterface"> {
     InterfaceMethod<"Whether the op reads or writes the cache.",
       "::mlir::kvcache::CacheAccess", "getCacheAccess">
   ];
+}
+
+def AttentionOpInterface : OpInterface<"AttentionOpInterface", [CacheOpInterface, DestinationStyleOpInterface]> {
+  let cppNamespace = "::mlir::kvcache";
+  let description = [{
+    Attention of ragged queries over a cache. The operands are the query, the
+    cache, the output and, if there is one, the LSE, in this order.
+  }];
+  let methods = [
+    InterfaceMethod<"The queries, `[tokens, query heads, ...]`.", "::mlir::Value", "getQuery">,
+    InterfaceMethod<"What the output held before; on memrefs, where it goes.", "::mlir::Value", "getOut">,
+    InterfaceMethod<"The same of the LSE; null without one.", "::mlir::Value", "getLse">,
+    InterfaceMethod<"Null until the model's config is known.", "::mlir::FloatAttr", "getSoftmaxScaleAttr">,
+    InterfaceMethod<"Sets it.", "void", "setSoftmaxScaleAttr", (ins "::mlir::FloatAttr":$scale)>
+  ];
+  let extraSharedClassDeclaration = [{
+    int64_t getNumQueryHeads() {
+      return ::llvm::cast<::mlir::ShapedType>($_op.getQuery().getType()).getDimSize(1);
+    }
+  }];
 }
 
 def CaptureHazardOpInterface : OpInterface<"CaptureHazardOpInterface"> {

@@ -35,6 +35,8 @@ class KVCache_Shaped<Type element, list<int> ranks, string descr>
     : AnyTypeOf<[TensorRankOf<[element], ranks>, MemRefRankOf<[element], ranks>], descr>;
 
 def KVCache_Rows : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, KV heads, head dim] of f16, bf16 or f32">;
+def KVCache_LatentRows : KVCache_Shaped<KVCache_RowElement, [2], "tensor or memref [tokens, elements] of f16, bf16 or f32">;
+def KVCache_LatentQueries : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, query heads, elements] of f16, bf16 or f32">;
 def KVCache_Queries : KVCache_Shaped<KVCache_QueryElement, [3], "tensor or memref [tokens, query heads, head dim]">;
 def KVCache_LSE : KVCache_Shaped<F32, [2], "tensor or memref [tokens, query heads] of f32">;
 def KVCache_Activations : KVCache_Shaped<KVCache_QueryElement, [2, 3], "tensor or memref of activations">;
@@ -117,6 +119,8 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     page layout, page table (by the group), and the scales of K and V. A layer
     that shares another layer's cache names that cache's symbol.
 
+    Where one latent row is both key and value (MLA), one scale is both scales.
+
     `graph_dtype` keeps the word that the imported graph asked for
     (`kv_cache_dtype`), for `kvcache-resolve-cache-types`.
 
@@ -125,7 +129,9 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     * (C1) the group is a `kvcache.cache_group`;
     * (C2) the scales are `kvcache.scale_buffer`s;
     * (C3) a per-head scale has as many values as the cache has KV heads;
-    * (C4) the type is a valid `!kvcache.cache`.
+    * (C4) the type is a valid `!kvcache.cache`;
+    * (C5) both scales of a latent cache are the same symbol;
+    * (C6) the layout of a latent cache is `nhd`.
 
     Example:
 
@@ -134,6 +140,7 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     kvcache.scale_buffer @layer0.v : f32 dynamic
     kvcache.cache_group @full page_size 16
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    kvcache.cache @latent of "model.layers.1.self_attn.attn" in @full : latent 512 + 64 x bf16 scales(@layer0.k, @layer0.k)
     ```
   }];
   let arguments = (ins
@@ -201,7 +208,7 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMeth
 
     | operand | shape | meaning |
     |---|---|---|
-    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim]` in this logical order; the layout is in the strides | codes |
+    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim]` in this logical order; the layout is in the strides. Of a latent cache `[num_pages, page_size, 1, L + R]`, given as both; of fp8_ds_mla bytes | codes |
     | `page_table` | `[max_sequences, max_pages_per_sequence]` i32 | page ids; entries past the last page of a sequence are never read |
     | `lengths` | `[max_sequences]` i32 | tokens in the cache, the new ones included |
     | `query_start` | `[max_sequences + 1]` i32 | first row of each sequence in this step |
@@ -213,7 +220,8 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMeth
     * (C2) pages have the cache's element type, page size, KV heads and head dim;
     * (C3) the strides of the pages, where static, are those of the cache's layout;
     * (C4) `query_start` has one entry more than `lengths`, and the page table one
-      row for each entry of `lengths`, where these sizes are static.
+      row for each entry of `lengths`, where these sizes are static;
+    * (C5) both pages of a latent cache are the same value.
 
     Example:
 
@@ -292,7 +300,8 @@ def KVCache_CalculateScalesOp : KVCache_Op<"calculate_scales", [
 
     Constraints:
 
-    * (C1) key and value have as many elements a token as the cache's row.
+    * (C1) key and value have as many elements a token as the cache's row; of a
+      latent cache they are its latent and its rotary part.
 
     Example:
 
@@ -393,7 +402,8 @@ def KVCache_WriteOp : KVCache_Op<"write", [
     Constraints:
 
     * (C1) key and value have the same type;
-    * (C2) rows are `[tokens, KV heads, head dim]` of the cache.
+    * (C2) rows are `[tokens, KV heads, head dim]` of the cache;
+    * (C3) the cache is not latent.
 
     Example:
 
@@ -417,12 +427,64 @@ def KVCache_WriteOp : KVCache_Op<"write", [
   let assemblyFormat = "$key `,` $value `to` $cache attr-dict `:` type($key) `,` type($value) `,` type($cache)";
 }
 
-def KVCache_PagedAttentionOp : KVCache_Op<"paged_attention", [
+def KVCache_WriteLatentOp : KVCache_Op<"write_latent", [
+    DeclareOpInterfaceMethods<CacheOpInterface>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
+    DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+  let summary = "quantized write of latent rows into a cache of MLA";
+  let description = [{
+    Row `t`, the latent part and behind it the rotary part, goes to slot
+    `slots[t]` of the cache's group, as `kvcache.write` says; both parts are
+    divided by the cache's one scale. Into a cache of fp8_ds_mla rows the
+    latent part is divided by the scale of its tile, `max(amax / 448, 2^-126)`
+    with `amax` the largest magnitude that is no NaN of the 128 elements, and
+    the rotary part is converted to bf16. All of it is f32 arithmetic.
+
+    Constraints:
+
+    * (C1) the cache is latent;
+    * (C2) the latent part is `[tokens, L]` and the rotary part `[tokens, R]` of
+      the cache;
+    * (C3) both have the same element type and number of tokens.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@layer0.k, @layer0.k)
+    func.func @write(%latent: tensor<?x512xbf16>, %rope: tensor<?x64xbf16>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+      kvcache.write_latent %latent, %rope to %c
+        : tensor<?x512xbf16>, tensor<?x64xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+      return
+    }
+    ```
+  }];
+  let arguments = (ins
+    Arg<KVCache_LatentRows, "", [MemRead]>:$latent,
+    Arg<KVCache_LatentRows, "", [MemRead]>:$rope,
+    Arg<KVCache_CacheType, "", [MemWrite<KVCache_CacheResource>]>:$cache
+  );
+  let assemblyFormat = "$latent `,` $rope `to` $cache attr-dict `:` type($latent) `,` type($rope) `,` type($cache)";
+}
+
+/// Attention over a cache. Passes handle all of them by AttentionOpInterface.
+class KVCache_AttentionOp<string mnemonic> : KVCache_Op<mnemonic, [
     DestinationStyleOpInterface,
+    AttentionOpInterface,
     DeclareOpInterfaceMethods<MemoryEffectsOpInterface>,
     DeclareOpInterfaceMethods<CacheOpInterface>,
     DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
     DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+  let results = (outs Variadic<AnyRankedTensor>:$results);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    ::mlir::MutableOperandRange getDpsInitsMutable();
+  }];
+}
+
+def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention"> {
   let summary = "attention of ragged queries over a paged cache";
   let description = [{
     Rows `query_start[s] .. query_start[s+1]` belong to sequence `s`. Query `i`
@@ -454,7 +516,8 @@ def KVCache_PagedAttentionOp : KVCache_Op<"paged_attention", [
     * (C3) the output has the shape of the query;
     * (C4) the LSE is `[tokens, query heads]`;
     * (C5) `softmax_scale` and `soft_cap` are finite and positive, `window` is
-      not negative.
+      not negative;
+    * (C6) the cache is not latent.
 
     Example:
 
@@ -481,12 +544,52 @@ def KVCache_PagedAttentionOp : KVCache_Op<"paged_attention", [
     OptionalAttr<F64Attr>:$soft_cap,
     OptionalAttr<I64Attr>:$window
   );
-  let results = (outs Variadic<AnyRankedTensor>:$results);
-  let hasCustomAssemblyFormat = 1;
-  let extraClassDeclaration = [{
-    ::mlir::MutableOperandRange getDpsInitsMutable();
-    int64_t getNumQueryHeads() { return ::llvm::cast<ShapedType>(getQuery().getType()).getDimSize(1); }
+}
+
+def KVCache_MLAAttentionOp : KVCache_AttentionOp<"mla_attention"> {
+  let summary = "attention of ragged queries over a paged latent cache";
+  let description = [{
+    Multi-head latent attention in its absorbed form: one latent row is the key
+    of all query heads, and its first `L` elements are their value. Queries are
+    already multiplied by the key half of the up-projection, and the output is
+    still to be multiplied by the value half.
+
+        S = softmax_scale * k_scale * (Q . Rowcode)      over L + R elements
+        O = k_scale * (softmax(S) . Rowcode[0 : L])
+
+    Of fp8_ds_mla rows the latent codes are multiplied by the scales of their
+    tiles, the rotary part by nothing. Sequences, positions, the LSE and the
+    edges are those of `kvcache.paged_attention`.
+
+    Constraints:
+
+    * (C1) the cache is latent;
+    * (C2) queries are `[tokens, query heads, L + R]` of the cache;
+    * (C3) the output is `[tokens, query heads, L]`;
+    * (C4) the LSE is `[tokens, query heads]`;
+    * (C5) `softmax_scale` is finite and positive.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@layer0.k, @layer0.k)
+    func.func @attention(%q: tensor<?x16x576xbf16>, %out: tensor<?x16x512xbf16>) -> tensor<?x16x512xbf16> {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+      %o = kvcache.mla_attention %q over %c outs(%out) {softmax_scale = 7.2168783648703216e-02 : f64}
+        : tensor<?x16x576xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN> -> tensor<?x16x512xbf16>
+      return %o : tensor<?x16x512xbf16>
+    }
+    ```
   }];
+  let arguments = (ins
+    KVCache_LatentQueries:$query,
+    KVCache_CacheType:$cache,
+    KVCache_LatentQueries:$out,
+    Optional<KVCache_LSE>:$lse,
+    OptionalAttr<F64Attr>:$softmax_scale
+  );
 }
 
 //===----------------------------------------------------------------------===//

@@ -98,6 +98,39 @@ TEST_F(Attention, AConfigThatContradictsTheGraphIsAnError) {
               "the graph has head dim 128, but config.json: head_dim says 64");
 }
 
+TEST_F(Attention, ALatentCacheMustBeThatOfTheConfig) {
+  JsonFile deepseek = configOf(
+      R"({"model_type": "deepseek_v3", "num_hidden_layers": 1,
+          "num_attention_heads": 4, "kv_lora_rank": 512,
+          "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+          "v_head_dim": 128})");
+  auto with = [&](const JsonFile &config, int64_t latent, int64_t rope) {
+    AttentionRequest request;
+    request.layer = "model.layers.0.self_attn.attn";
+    request.queryHeads = 4;
+    request.kvHeads = 1;
+    request.headDim = latent + rope;
+    request.latentDim = latent;
+    graph = {request};
+    return resolveAttention(&config, graph);
+  };
+  AttentionTable table = with(deepseek, 512, 64);
+  expectGood(table);
+  EXPECT_EQ(table.layers[0].softmaxScale.value, std::pow(192.0, -0.5));
+  expectError(with(deepseek, 256, 64),
+              "latent dim 256, but config.json: kv_lora_rank says 512");
+  expectError(with(deepseek, 512, 32),
+              "rotary dim 32, but config.json: qk_rope_head_dim says 64");
+  graph = graphOf({"model.layers.0.self_attn.attn"});
+  EXPECT_FALSE(hasErrors(resolveAttention(&deepseek, graph).diagnostics))
+      << "a graph of expanded heads";
+  EXPECT_NE(
+      findOnly(with(llama, 512, 64).diagnostics, Severity::Error,
+               "a latent cache (MLA), but the config says that its kind is "
+               "'attention'"),
+      nullptr);
+}
+
 TEST_F(Attention, ALayerThatTheConfigDoesNotHaveIsAnError) {
   graph = graphOf({"model.layers.2.self_attn.attn"});
   expectError(resolveAttention(&llama, graph), "has only 2 layers");
