@@ -2,7 +2,7 @@
 //------===//
 
 #include "kvcache/Conversion/Passes.h"
-#include "kvcache/IR/KVCache.h"
+#include "kvcache/IR/SymbolLookup.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -121,12 +121,9 @@ private:
     for (auto &[function, caches] : used) {
       if (caches.empty())
         continue;
-      auto uses = SymbolTable::getSymbolUses(function, getOperation());
-      if (!uses)
-        return getOperation().emitError()
-               << "holds ops of unknown dialects, so the uses of @"
-               << function.getSymName() << " cannot be found";
-      for (SymbolTable::SymbolUse use : *uses) {
+      for (SymbolTable::SymbolUse use : getAllSymbolUses(getOperation())) {
+        if (use.getSymbolRef().getRootReference() != function.getSymNameAttr())
+          continue;
         auto call = dyn_cast<func::CallOp>(use.getUser());
         if (call && cachesOf(call->getParentOfType<func::FuncOp>()))
           continue;

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SegmentsToFunctions.h"
-#include "kvcache/IR/KVCache.h"
+#include "kvcache/IR/SymbolLookup.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/MapVector.h"
 #include <set>
@@ -170,12 +170,7 @@ private:
         changed[function.getSymNameAttr()] = function;
     if (changed.empty())
       return success();
-    auto uses = SymbolTable::getSymbolUses(&module.getBodyRegion());
-    if (!uses)
-      return module.emitError()
-             << "holds ops of unknown dialects, so the uses of @"
-             << changed.begin()->second.getSymName() << " cannot be found";
-    for (SymbolTable::SymbolUse use : *uses) {
+    for (SymbolTable::SymbolUse use : getAllSymbolUses(module)) {
       StringAttr name = use.getSymbolRef().getRootReference();
       auto call = dyn_cast<func::CallOp>(use.getUser());
       if (!changed.contains(name) ||

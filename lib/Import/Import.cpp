@@ -6,10 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "kvcache/Checkpoint/CacheType.h"
+#include "kvcache/IR/ForeignSemantics.h"
 #include "kvcache/IR/QueryScale.h"
+#include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Import/ForeignOps.h"
 #include "kvcache/Import/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Dominance.h"
 #include "mlir/IR/Matchers.h"
@@ -38,8 +41,28 @@ struct OperandRef {
 
   operator Value() const { return operand ? operand->get() : Value(); }
   explicit operator bool() const { return operand; }
-  Type getType() const { return operand->get().getType(); }
+  /// A tensor of torch counts as the builtin one.
+  Type getType() const {
+    return getBuiltinTensorType(operand->get().getType());
+  }
 };
+
+/// True if the attribute is missing or has a value that says nothing.
+bool isUnset(const ForeignAttribute &attribute, Attribute attr) {
+  if (!attr)
+    return true;
+  return llvm::any_of(attribute.unset, [&](StringRef value) {
+    if (auto word = dyn_cast<StringAttr>(attr))
+      return word.getValue() == value;
+    double number;
+    if (value.getAsDouble(number))
+      return false;
+    if (auto integer = dyn_cast<IntegerAttr>(attr))
+      return integer.getValue().getSExtValue() == number;
+    auto real = dyn_cast<FloatAttr>(attr);
+    return real && real.getValueAsDouble() == number;
+  });
+}
 
 /// A foreign op whose operands have been found.
 struct ImportedCall {
@@ -47,11 +70,27 @@ struct ImportedCall {
   const ForeignOpSpec *spec;
   std::string layer;
   OperandRef query, key, value, output, order;
+  /// Heads of rows that come flat, as [..., heads * head dim]; 0: rows are
+  /// [tokens, heads, head dim].
+  int64_t queryHeads = 0, kvHeads = 0;
   /// Of an attention with FP8 queries: the op that quantizes them.
   std::optional<ForeignCall> quantization;
 
   Operation *op() const { return call.getOperation(); }
   Location loc() const { return op()->getLoc(); }
+  Attribute getAttr(ForeignAttributeRole role) const;
+  /// What the attention writes, as the graph has it: an operand or a result.
+  Value getOutput() const {
+    return output ? Value(output) : Value(op()->getResult(0));
+  }
+  bool updates() const {
+    return spec->kind == ForeignOpKind::CacheUpdate ||
+           spec->kind == ForeignOpKind::UpdateAndAttention;
+  }
+  bool attends() const {
+    return spec->kind == ForeignOpKind::Attention ||
+           spec->kind == ForeignOpKind::UpdateAndAttention;
+  }
 };
 
 /// One layer of the graph and all its foreign ops, in program order.
@@ -69,7 +108,7 @@ public:
   void runOnOperation() override;
 
 private:
-  ForeignOpTable table = ForeignOpTable::getDefault();
+  ForeignOpTable table;
   // Layers refer to calls by address.
   std::deque<ImportedCall> calls;
   llvm::MapVector<StringRef, Layer> layers;
@@ -77,6 +116,8 @@ private:
 
   /// Ops that quantize queries, and the layer of the queries.
   llvm::MapVector<Operation *, ImportedCall *> quantizations;
+  /// Builtin tensors of values whose type is not builtin.
+  llvm::DenseMap<Value, Value> casts;
 
   LogicalResult checkOptions();
   LogicalResult collect();
@@ -85,6 +126,7 @@ private:
   LogicalResult findLayerByRows(ImportedCall &imported);
   LogicalResult findQuantization(ImportedCall &imported);
   LogicalResult checkResults(ImportedCall &imported);
+  LogicalResult checkInPlace(const ForeignCall &call, Value output);
   LogicalResult checkRows(ImportedCall &imported, Layer &layer);
   LogicalResult checkAttention(ImportedCall &imported, Layer &layer);
   LogicalResult checkCalculation(ImportedCall &imported, Layer &layer);
@@ -92,11 +134,24 @@ private:
   LogicalResult checkOrder(Layer &layer, DominanceInfo &dominance);
   LogicalResult checkAll();
   LogicalResult declareCaches();
+  Value toBuiltin(Value value);
+  void quantizeQuery(const ImportedCall &attention, CacheOp cache);
+  Operation *createAttention(OpBuilder &builder, const ImportedCall &imported,
+                             CacheOp cache, Value handle);
   void rewrite();
   std::string listSupported() const;
 };
 
 } // namespace
+
+/// An attribute by its role; null where it has the value that says nothing.
+Attribute ImportedCall::getAttr(ForeignAttributeRole role) const {
+  Attribute attr = call.getAttr(spec->getAttributeName(role));
+  for (const ForeignAttribute &attribute : spec->attributes)
+    if (attribute.role == role && isUnset(attribute, attr))
+      return {};
+  return attr;
+}
 
 //===----------------------------------------------------------------------===//
 // Finding the ops and their operands
@@ -111,6 +166,11 @@ std::string ImportPass::listSupported() const {
 }
 
 LogicalResult ImportPass::checkOptions() {
+  table = ForeignOpTable::getDefault();
+  for (const std::string &file : opTable)
+    if (llvm::Error error = table.addFile(file))
+      return emitError(getOperation().getLoc())
+             << "option op-table: " << llvm::toString(std::move(error));
   layout = symbolizeLayout(kvLayout);
   if (!layout)
     return emitError(getOperation().getLoc())
@@ -141,15 +201,17 @@ static const char *const kOpaqueName =
     "VLLM_USE_LAYERNAME=0, so that layer_name is a string";
 
 LogicalResult ImportPass::findLayerName(ImportedCall &imported) {
-  Attribute attr = imported.call.getAttr("layer_name");
+  StringRef attrName =
+      imported.spec->getAttributeName(ForeignAttributeRole::LayerName);
+  Attribute attr = imported.call.getAttr(attrName);
   if (!attr)
     return imported.op()->emitError()
-           << "'" << imported.spec->name << "' has no 'layer_name'; "
+           << "'" << imported.spec->name << "' has no '" << attrName << "'; "
            << kOpaqueName;
   auto name = dyn_cast<StringAttr>(attr);
   if (!name)
     return imported.op()->emitError()
-           << "'layer_name' of '" << imported.spec->name
+           << "'" << attrName << "' of '" << imported.spec->name
            << "' must be a string, but is " << attr << "; " << kOpaqueName;
   // What an exporter makes of an object without a text form: its Python repr,
   // its class, or a digest.
@@ -158,9 +220,22 @@ LogicalResult ImportPass::findLayerName(ImportedCall &imported) {
   if (text.empty() || text.contains("LayerName") ||
       text.contains("custom_obj") || isDigest || text.starts_with("<"))
     return imported.op()->emitError()
-           << "'layer_name' of '" << imported.spec->name
+           << "'" << attrName << "' of '" << imported.spec->name
            << "' is no layer of a model: \"" << text << "\"; " << kOpaqueName;
   imported.layer = text.str();
+  StringRef pattern = imported.spec->layerPattern;
+  if (pattern.empty())
+    return success();
+  StringRef index = text.drop_until(llvm::isDigit).take_while(llvm::isDigit);
+  if (index.empty())
+    return imported.op()->emitError()
+           << "'" << attrName << "' of '" << imported.spec->name
+           << "' has no number in it: \"" << text
+           << "\"; the op table makes the layer's name from that number, as "
+              "\""
+           << pattern << "\"";
+  auto [before, after] = pattern.split("{index}");
+  imported.layer = (before + index + after).str();
   return success();
 }
 
@@ -190,70 +265,70 @@ static LogicalResult checkScaleGivenOnce(const ForeignCall &call,
 
 LogicalResult ImportPass::findOperands(ImportedCall &imported) {
   const ForeignOpSpec &spec = *imported.spec;
-  Operation *op = imported.op();
   auto emitError = [&] {
-    return op->emitError() << "'" << spec.name << "' of layer '"
-                           << imported.layer << "' ";
+    return imported.op()->emitError()
+           << "'" << spec.name << "' of layer '" << imported.layer << "' ";
   };
-  std::string expected = llvm::join(
-      llvm::map_range(
-          llvm::make_filter_range(spec.operands,
-                                  [](const ForeignOperand &operand) {
-                                    return operand.role !=
-                                           ForeignOperandRole::Refused;
-                                  }),
-          [](const ForeignOperand &operand) { return operand.name; }),
-      ", ");
-  ArrayAttr names = imported.call.getOperandNames();
-  if (!names)
-    return emitError() << "has no 'operand_names', so what its "
-                       << op->getNumOperands()
-                       << " operands are is unknown; expected names from: "
-                       << expected;
-  if (names.size() != op->getNumOperands())
-    return emitError() << "has " << op->getNumOperands() << " operands but "
-                       << names.size() << " 'operand_names'";
-  llvm::StringSet<> seen;
-  for (auto [attr, value] : llvm::zip_equal(names, op->getOpOperands())) {
-    auto name = dyn_cast<StringAttr>(attr);
-    const ForeignOperand *operand =
-        name ? spec.findOperand(name.getValue()) : nullptr;
-    if (!operand)
-      return emitError() << "has an unknown operand " << attr
-                         << "; expected names from: " << expected;
-    if (!seen.insert(name.getValue()).second)
-      return emitError() << "has two operands named " << attr;
-    switch (operand->role) {
+  for (auto [attr, operand] : imported.call.getOperands()) {
+    const ForeignOperand *known = spec.findOperand(attr.getValue());
+    switch (known->role) {
     case ForeignOperandRole::Query:
-      imported.query.operand = &value;
+      imported.query.operand = operand;
       break;
     case ForeignOperandRole::Key:
-      imported.key.operand = &value;
+      imported.key.operand = operand;
       break;
     case ForeignOperandRole::Value:
-      imported.value.operand = &value;
+      imported.value.operand = operand;
       break;
     case ForeignOperandRole::Output:
-      imported.output.operand = &value;
+      imported.output.operand = operand;
       break;
     case ForeignOperandRole::Order:
-      imported.order.operand = &value;
+      imported.order.operand = operand;
       break;
     case ForeignOperandRole::Replaced:
-      if (failed(
-              checkScaleGivenOnce(imported.call, name.getValue(), value.get())))
+      if (failed(checkScaleGivenOnce(imported.call, attr.getValue(),
+                                     operand->get())))
         return failure();
       break;
     case ForeignOperandRole::Refused:
-      return emitError() << "has an operand " << attr << ": "
-                         << operand->refusal;
+      return emitError() << "has an operand " << attr << ": " << known->refusal;
+    case ForeignOperandRole::Attribute:
+      break;
     }
   }
-  for (const ForeignOperand &operand : spec.operands)
-    if (operand.required && !seen.contains(operand.name))
-      return emitError() << "lacks the operand \"" << operand.name
-                         << "\"; it has " << names
-                         << ", expected names from: " << expected;
+  for (const ForeignOperand &operand : spec.operands) {
+    if (!operand.required || imported.call.getOperand(operand.name))
+      continue;
+    InFlightDiagnostic diag = emitError() << "lacks the operand \""
+                                          << operand.name << "\"; it has [";
+    llvm::interleaveComma(imported.call.getOperands(), diag,
+                          [&](auto &entry) { diag << Attribute(entry.first); });
+    return diag << "], expected names from: " << spec.listOperands();
+  }
+  for (const ForeignAttribute &attribute : spec.attributes) {
+    Attribute attr = imported.call.getAttr(attribute.name);
+    if (attribute.role == ForeignAttributeRole::Refused &&
+        !isUnset(attribute, attr))
+      return emitError() << "has '" << attribute.name << "' = " << attr << ": "
+                         << attribute.refusal;
+  }
+  for (auto [role, heads] :
+       {std::pair<ForeignAttributeRole, int64_t *>{
+            ForeignAttributeRole::QueryHeads, &imported.queryHeads},
+        {ForeignAttributeRole::KVHeads, &imported.kvHeads}}) {
+    StringRef name = spec.getAttributeName(role);
+    if (name.empty())
+      continue;
+    auto attr = dyn_cast_or_null<IntegerAttr>(imported.call.getAttr(name));
+    if (!attr || !attr.getValue().isStrictlyPositive()) {
+      InFlightDiagnostic diag = emitError() << "must have a positive integer '"
+                                            << name << "', but has ";
+      return attr ? diag << attr : diag << "none";
+    }
+    *heads = attr.getValue().getSExtValue();
+  }
   return success();
 }
 
@@ -280,13 +355,23 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
              << "has " << op->getNumResults()
              << " results; expected at most one, which orders the attention";
     return success();
-  case ForeignOpKind::Attention: {
-    bool onTensors = isa<TensorType>(imported.output.getType());
-    if (op->getNumResults() != (onTensors ? 1 : 0)) {
+  case ForeignOpKind::Attention:
+  case ForeignOpKind::UpdateAndAttention: {
+    if (!imported.output && !op->getNumResults())
+      return emitError() << "has neither an output operand nor a result";
+    bool onTensors =
+        isa<TensorType>(getBuiltinTensorType(imported.getOutput().getType()));
+    // In torch form a tensor may be written in place.
+    if (imported.call.getForm() == ForeignCall::Form::TorchOperator &&
+        onTensors && !op->getNumResults())
+      return checkInPlace(imported.call, imported.output);
+    unsigned expected = onTensors ? 1 : 0;
+    if (op->getNumResults() < expected ||
+        (op->getNumResults() > expected && imported.spec->results.size() < 2)) {
       InFlightDiagnostic diag =
           emitError() << "has " << op->getNumResults()
                       << " results for an output of type "
-                      << imported.output.getType() << "; expected "
+                      << imported.getOutput().getType() << "; expected "
                       << (onTensors ? "one, the new value of the output"
                                     : "none");
       if (onTensors && !op->getNumResults())
@@ -294,10 +379,19 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
                 "functionalized graph";
       return diag;
     }
-    if (onTensors && op->getResult(0).getType() != imported.output.getType())
+    if (onTensors &&
+        op->getResult(0).getType() != imported.getOutput().getType())
       return emitError() << "returns " << op->getResult(0).getType()
                          << "; expected the type of its "
-                         << "output, " << imported.output.getType();
+                         << "output, " << imported.getOutput().getType();
+    for (OpResult result : op->getResults().drop_front(expected))
+      if (!result.use_empty() &&
+          !imported.call.getMutatedOperand(result.getResultNumber()))
+        return emitError() << "has a result " << result.getResultNumber()
+                           << " of type " << result.getType()
+                           << " that is none of its operands and is used; "
+                              "expected the new value of an operand, of the "
+                              "same type";
     return success();
   }
   case ForeignOpKind::CalculateScales:
@@ -309,8 +403,52 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
                               "operands that 'mutated' "
                               "names, in this order";
     return success();
+  case ForeignOpKind::QuantizeQuery:
+    return success();
   }
   llvm_unreachable("all kinds are handled");
+}
+
+/// An op that writes a tensor in place is imported as one that returns the new
+/// value, which later uses get. That is right only if nothing else sees the
+/// memory.
+LogicalResult ImportPass::checkInPlace(const ForeignCall &call, Value output) {
+  Operation *op = call.getOperation();
+  auto isAfter = [&](Operation *other) {
+    Operation *ancestor = op->getBlock()->findAncestorOpInBlock(*other);
+    return !ancestor || op->isBeforeInBlock(ancestor);
+  };
+  auto refuse = [&](Operation *user) {
+    InFlightDiagnostic diag =
+        op->emitError()
+        << "'" << call.getName()
+        << "' writes a tensor in place that another value views, so what its "
+           "later uses see is unknown; export the functionalized graph";
+    diag.attachNote(user->getLoc()) << "the view is used here";
+    return diag;
+  };
+  // Whatever was made of the memory before must not be used after the op.
+  Value root = output;
+  while (Operation *def = root.getDefiningOp()) {
+    if (!isForeignView(def))
+      break;
+    root = def->getOperand(0);
+  }
+  SmallVector<Value> views = {root};
+  while (!views.empty()) {
+    Value view = views.pop_back_val();
+    for (Operation *user : view.getUsers()) {
+      if (user == op)
+        continue;
+      if (isAfter(user)) {
+        if (view != output)
+          return refuse(user);
+      } else if (isForeignView(user)) {
+        views.push_back(user->getResult(0));
+      }
+    }
+  }
+  return success();
 }
 
 LogicalResult ImportPass::collect() {
@@ -331,15 +469,8 @@ LogicalResult ImportPass::collect() {
                  << listSupported();
       return;
     }
-    if (call->getForm() == ForeignCall::Form::TorchOperator ||
-        call->getForm() == ForeignCall::Form::CustomCall) {
-      result =
-          op->emitError()
-          << "'" << call->getName() << "' in a '" << op->getName()
-          << "' cannot be imported; export the graph to linalg, where it is "
-             "an op of its own or a call of a declaration with 'torch.op'";
+    if (spec->kind == ForeignOpKind::QuantizeQuery)
       return;
-    }
     if (SymbolTable::getNearestSymbolTable(op) != module) {
       result =
           op->emitError()
@@ -351,7 +482,14 @@ LogicalResult ImportPass::collect() {
     ImportedCall &imported = calls.emplace_back();
     imported.call = *call;
     imported.spec = spec;
-    if ((spec->namesLayer && failed(findLayerName(imported))) ||
+    auto emitError = [&] {
+      InFlightDiagnostic diag = op->emitError() << "'" << spec->name << "' ";
+      if (std::optional<StringRef> layer = call->getLayerName())
+        diag << "of layer '" << *layer << "' ";
+      return diag;
+    };
+    if (failed(imported.call.readOperands(*spec, emitError)) ||
+        (spec->namesLayer && failed(findLayerName(imported))) ||
         failed(findOperands(imported)) || failed(checkResults(imported))) {
       result = failure();
       return;
@@ -361,10 +499,12 @@ LogicalResult ImportPass::collect() {
       return;
     }
     Layer &layer = layers[imported.layer];
-    (spec->kind == ForeignOpKind::CacheUpdate ? layer.updates
-     : spec->kind == ForeignOpKind::Attention ? layer.attentions
-                                              : layer.calculations)
-        .push_back(&imported);
+    if (imported.updates())
+      layer.updates.push_back(&imported);
+    if (imported.attends())
+      layer.attentions.push_back(&imported);
+    if (spec->kind == ForeignOpKind::CalculateScales)
+      layer.calculations.push_back(&imported);
   });
   if (failed(result))
     return failure();
@@ -372,8 +512,7 @@ LogicalResult ImportPass::collect() {
     if (failed(findLayerByRows(*update)))
       result = failure();
   for (ImportedCall &imported : calls)
-    if (imported.spec->kind == ForeignOpKind::Attention &&
-        failed(findQuantization(imported)))
+    if (imported.attends() && failed(findQuantization(imported)))
       result = failure();
   return result;
 }
@@ -384,7 +523,8 @@ static bool isSameValue(Value a, Value b, unsigned depth = 0) {
   if (a == b)
     return true;
   Operation *defA = a.getDefiningOp(), *defB = b.getDefiningOp();
-  if (depth == 8 || !defA || !defB || defA->getNumRegions() || !isPure(defA) ||
+  if (depth == 8 || !defA || !defB || defA->getNumRegions() ||
+      !(isPure(defA) || isFunctionalForeignOp(defA)) ||
       cast<OpResult>(a).getResultNumber() !=
           cast<OpResult>(b).getResultNumber())
     return false;
@@ -430,60 +570,94 @@ LogicalResult ImportPass::findLayerByRows(ImportedCall &imported) {
   return diag;
 }
 
+/// The op that quantizes `codes`: it returns them, or wrote them in place
+/// before `reader`.
+static std::optional<ForeignCall> findQuantizer(Value codes, Operation *reader,
+                                                const ForeignOpTable &table) {
+  SymbolTableCollection symbols;
+  auto match = [&](Operation *op) -> std::optional<ForeignCall> {
+    std::optional<ForeignCall> call = ForeignCall::match(op, symbols);
+    const ForeignOpSpec *spec = call ? table.find(call->getName()) : nullptr;
+    if (!spec || spec->kind != ForeignOpKind::QuantizeQuery)
+      return std::nullopt;
+    return call;
+  };
+  if (Operation *def = codes.getDefiningOp())
+    if (auto call = match(def))
+      return call;
+  std::optional<ForeignCall> last;
+  for (Operation *user : codes.getUsers())
+    if (!user->getNumResults() && user->getBlock() == reader->getBlock() &&
+        user->isBeforeInBlock(reader))
+      if (auto call = match(user))
+        if (!last || last->getOperation()->isBeforeInBlock(user))
+          last = call;
+  return last;
+}
+
 /// FP8 queries are made by a static quantization, perhaps reshaped after it.
 LogicalResult ImportPass::findQuantization(ImportedCall &imported) {
   auto query = dyn_cast<RankedTensorType>(imported.query.getType());
   if (!query || !isa<Float8E4M3FNType>(query.getElementType()))
     return success();
-  Value source = imported.query;
-  SymbolTableCollection symbols;
-  while (Operation *op = source.getDefiningOp()) {
-    StringRef name = op->getName().getStringRef();
-    if (name == "tensor.expand_shape" || name == "tensor.collapse_shape") {
-      source = op->getOperand(0);
-      continue;
-    }
-    std::optional<ForeignCall> call = ForeignCall::match(op, symbols);
-    if (!call || call->getName() != "_C.static_scaled_fp8_quant")
+  Value codes = imported.query;
+  Operation *reader = imported.op();
+  std::optional<ForeignCall> call = findQuantizer(codes, reader, table);
+  while (!call) {
+    Operation *def = codes.getDefiningOp();
+    if (!def || !(isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp>(def) ||
+                  isForeignView(def)))
       return success();
-    auto emitError = [&] {
-      return op->emitError() << "'" << call->getName() << "' of the query of "
-                             << "layer '" << imported.layer << "' ";
-    };
-    ArrayAttr names = call->getOperandNames();
-    Value input, scale;
-    if (names && names.size() == op->getNumOperands())
-      for (auto [attr, value] : llvm::zip_equal(names, op->getOperands())) {
-        if (attr == StringAttr::get(&getContext(), "input"))
-          input = value;
-        if (attr == StringAttr::get(&getContext(), "scale"))
-          scale = value;
-      }
-    if (!input || !scale || op->getNumResults() != 1 ||
-        !call->getMutatedOperand(0))
-      return emitError() << "must have operands named result, input and scale, "
-                            "and return the result";
-    auto from = dyn_cast<RankedTensorType>(input.getType());
-    if (!from ||
-        from.getShape() != cast<ShapedType>(source.getType()).getShape() ||
-        !isa<Float16Type, BFloat16Type, Float32Type>(from.getElementType()))
-      return emitError() << "must quantize a tensor of f16, bf16 or f32 in its "
-                            "own shape, but quantizes "
-                         << input.getType();
-    auto scaleType = dyn_cast<RankedTensorType>(scale.getType());
-    if (!scaleType || scaleType.getNumElements() != 1)
-      return emitError() << "must have one scale, but has one of type "
-                         << scale.getType();
-    if (failed(checkScaleGivenOnce(*call, "scale", scale)))
-      return failure();
-    auto [it, isNew] = quantizations.insert({op, &imported});
-    if (!isNew && it->second->layer != imported.layer)
-      return emitError() << "also quantizes the query of layer '"
-                         << it->second->layer
-                         << "'; each layer has a q scale of its own";
-    imported.quantization = *call;
-    return success();
+    reader = def;
+    codes = def->getOperand(0);
+    call = findQuantizer(codes, reader, table);
   }
+  Operation *op = call->getOperation();
+  auto emitError = [&] {
+    return op->emitError() << "'" << call->getName() << "' of the query of "
+                           << "layer '" << imported.layer << "' ";
+  };
+  const ForeignOpSpec *spec = table.find(call->getName());
+  if (failed(call->readOperands(*spec, emitError)))
+    return failure();
+  OperandRef input, scale, result;
+  for (auto [attr, operand] : call->getOperands()) {
+    const ForeignOperand *known = spec->findOperand(attr.getValue());
+    if (known->role == ForeignOperandRole::Refused)
+      return emitError() << "has an operand " << attr << ": " << known->refusal;
+    (known->role == ForeignOperandRole::Query      ? input
+     : known->role == ForeignOperandRole::Replaced ? scale
+                                                   : result)
+        .operand = operand;
+  }
+  bool inPlace = call->getForm() == ForeignCall::Form::TorchOperator &&
+                 !op->getNumResults();
+  if (!input || !scale || !result ||
+      (!inPlace && (op->getNumResults() != 1 || !call->getMutatedOperand(0))))
+    return emitError() << "must have operands named result, input and scale, "
+                          "and return the result";
+  if (inPlace && failed(checkInPlace(*call, result)))
+    return failure();
+  auto from = dyn_cast<RankedTensorType>(input.getType());
+  auto to = dyn_cast<RankedTensorType>(result.getType());
+  if (!from || !to || from.getShape() != to.getShape() ||
+      !isa<Float16Type, BFloat16Type, Float32Type>(from.getElementType()))
+    return emitError() << "must quantize a tensor of f16, bf16 or f32 in its "
+                          "own shape, but quantizes "
+                       << input.getType();
+  auto scaleType = dyn_cast<RankedTensorType>(scale.getType());
+  if (!scaleType || !scaleType.hasStaticShape() ||
+      scaleType.getNumElements() != 1)
+    return emitError() << "must have one scale, but has one of type "
+                       << scale.getType();
+  if (failed(checkScaleGivenOnce(*call, "scale", scale)))
+    return failure();
+  auto [it, isNew] = quantizations.insert({op, &imported});
+  if (!isNew && it->second->layer != imported.layer)
+    return emitError() << "also quantizes the query of layer '"
+                       << it->second->layer
+                       << "'; each layer has a q scale of its own";
+  imported.quantization = *call;
   return success();
 }
 
@@ -491,12 +665,30 @@ LogicalResult ImportPass::findQuantization(ImportedCall &imported) {
 // Checks
 //===----------------------------------------------------------------------===//
 
-static ShapedType getShaped(Value value, int64_t rank) {
-  auto shaped = dyn_cast<ShapedType>(value.getType());
+static ShapedType getShaped(Type type, int64_t rank) {
+  auto shaped = dyn_cast<ShapedType>(type);
   if (!shaped || !isa<RankedTensorType, MemRefType>(shaped) ||
       shaped.getRank() != rank)
     return {};
   return shaped;
+}
+
+/// [tokens, heads, head dim] of an operand. Flat rows, [..., heads * head dim],
+/// are cut into `heads`. Null if the type does not fit.
+static ShapedType getRows(Type type, int64_t heads) {
+  if (!heads)
+    return getShaped(type, 3);
+  auto flat = dyn_cast<RankedTensorType>(type);
+  if (!flat || flat.getRank() < 2 || flat.isDynamicDim(flat.getRank() - 1) ||
+      flat.getShape().back() % heads)
+    return {};
+  int64_t tokens = 1;
+  for (int64_t size : flat.getShape().drop_back())
+    tokens = ShapedType::isDynamic(size) || ShapedType::isDynamic(tokens)
+                 ? ShapedType::kDynamic
+                 : tokens * size;
+  return RankedTensorType::get({tokens, heads, flat.getShape().back() / heads},
+                               flat.getElementType());
 }
 
 static bool isRowElement(Type type) {
@@ -510,18 +702,17 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
            << "': ";
   };
   ShapedType shapes[2];
-  for (auto [index, name, value] :
-       {std::tuple<int, StringRef, Value>{0, "key", imported.key},
-        {1, "value", imported.value}}) {
-    shapes[index] = getShaped(value, 3);
+  for (auto [index, name, type] :
+       {std::tuple<int, StringRef, Type>{0, "key", imported.key.getType()},
+        {1, "value", imported.value.getType()}}) {
+    shapes[index] = getRows(type, imported.kvHeads);
     if (!shapes[index] || shapes[index].isDynamicDim(1) ||
         shapes[index].isDynamicDim(2) ||
         !isRowElement(shapes[index].getElementType()))
       return emitError() << name
                          << " must be [tokens, KV heads, head dim] of f16, "
                             "bf16 or f32 with "
-                         << "static heads and head dim, but is "
-                         << value.getType();
+                         << "static heads and head dim, but is " << type;
   }
   if (shapes[0] != shapes[1])
     return emitError() << "key and value must have the same type, but are "
@@ -564,8 +755,9 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
            << "'" << imported.spec->name << "' of layer '" << imported.layer
            << "': ";
   };
-  ShapedType query = getShaped(imported.query, 3),
-             output = getShaped(imported.output, 3);
+  Type outputType = getBuiltinTensorType(imported.getOutput().getType());
+  ShapedType query = getRows(imported.query.getType(), imported.queryHeads),
+             output = getRows(outputType, imported.queryHeads);
   if (query && query.getElementType().isIntOrFloat() &&
       query.getElementTypeBitWidth() == 8 && !imported.quantization)
     return emitError() << "queries of " << query.getElementType()
@@ -583,7 +775,7 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
       output.getShape() != query.getShape())
     return emitError()
            << "output must be f16, bf16 or f32 in the shape of the query, "
-           << query << ", but is " << imported.output.getType();
+           << query << ", but is " << outputType;
   if (isa<TensorType>(query) != isa<TensorType>(output))
     return emitError()
            << "query and output must both be tensors or both memrefs, but are "
@@ -595,32 +787,35 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
     return emitError() << "the number of query heads, " << query.getDimSize(1)
                        << ", must be a multiple of the KV heads, "
                        << layer.type.getNumHeads();
-  for (StringRef name : {"softmax_scale", "soft_cap"})
-    if (Attribute attr = imported.call.getAttr(name)) {
+  for (auto role :
+       {ForeignAttributeRole::SoftmaxScale, ForeignAttributeRole::SoftCap})
+    if (Attribute attr = imported.getAttr(role)) {
       auto number = dyn_cast<FloatAttr>(attr);
       if (!number || !number.getValue().isFiniteNonZero() ||
           number.getValue().isNegative())
-        return emitError() << "'" << name
+        return emitError() << "'" << imported.spec->getAttributeName(role)
                            << "' must be a positive, finite float, but is "
                            << attr;
     }
-  if (Attribute attr = imported.call.getAttr("sliding_window"))
-    if (!isa<IntegerAttr>(attr))
-      return emitError() << "'sliding_window' must be an integer, but is "
-                         << attr;
+  for (auto role :
+       {ForeignAttributeRole::SlidingWindow, ForeignAttributeRole::Window})
+    if (Attribute attr = imported.getAttr(role))
+      if (!isa<IntegerAttr>(attr))
+        return emitError() << "'" << imported.spec->getAttributeName(role)
+                           << "' must be an integer, but is " << attr;
   return success();
 }
 
 LogicalResult ImportPass::checkCalculation(ImportedCall &imported,
                                            Layer &layer) {
   int64_t row = layer.type.getNumHeads() * layer.type.getHeadDim();
-  for (auto [name, value] :
-       {std::pair<StringRef, Value>{"query", imported.query},
-        {"key", imported.key},
-        {"value", imported.value}}) {
-    ShapedType shaped = getShaped(value, 2);
+  for (auto [name, type] :
+       {std::pair<StringRef, Type>{"query", imported.query.getType()},
+        {"key", imported.key.getType()},
+        {"value", imported.value.getType()}}) {
+    ShapedType shaped = getShaped(type, 2);
     if (!shaped)
-      shaped = getShaped(value, 3);
+      shaped = getShaped(type, 3);
     bool fits = shaped && isa<FloatType>(shaped.getElementType());
     int64_t elements = 1;
     if (fits)
@@ -635,32 +830,43 @@ LogicalResult ImportPass::checkCalculation(ImportedCall &imported,
              << (name == "query"
                      ? ""
                      : " with " + std::to_string(row) + " elements a token")
-             << ", but is " << value.getType();
+             << ", but is " << type;
   }
   return success();
 }
 
 LogicalResult ImportPass::checkDtypeWord(ImportedCall &imported, Layer &layer) {
-  Attribute attr = imported.call.getAttr("kv_cache_dtype");
+  StringRef name =
+      imported.spec->getAttributeName(ForeignAttributeRole::CacheDtype);
+  Attribute attr = imported.getAttr(ForeignAttributeRole::CacheDtype);
   if (!attr)
     return success();
   auto word = dyn_cast<StringAttr>(attr);
   if (!word || word.empty())
     return imported.op()->emitError()
-           << "'kv_cache_dtype' of layer '" << imported.layer
+           << "'" << name << "' of layer '" << imported.layer
            << "' must be a word, but is " << attr;
   if (!layer.dtypeWord.empty() && layer.dtypeWord != word.getValue())
     return imported.op()->emitError()
-           << "'kv_cache_dtype' of layer '" << imported.layer << "' is " << attr
+           << "'" << name << "' of layer '" << imported.layer << "' is " << attr
            << " here, but \"" << layer.dtypeWord
            << "\" at another op of the layer";
   layer.dtypeWord = word.str();
   return success();
 }
 
+/// What the op calls the operand that orders it.
+static StringRef getOrderName(const ImportedCall &attention) {
+  for (const ForeignOperand &operand : attention.spec->operands)
+    if (operand.role == ForeignOperandRole::Order)
+      return operand.name;
+  return "";
+}
+
 LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
   for (ImportedCall *update : layer.updates) {
-    if (!update->op()->getNumResults() || !update->spec->namesLayer)
+    if (!update->op()->getNumResults() || !update->spec->namesLayer ||
+        update->attends())
       continue;
     for (OpOperand &use : update->op()->getResult(0).getUses()) {
       auto *attention =
@@ -694,7 +900,8 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
     for (ImportedCall *update : layer.updates) {
       if (update->op()->getParentOfType<FunctionOpInterface>() != function)
         continue;
-      if (dominance.properlyDominates(update->op(), attention->op()))
+      if (update == attention ||
+          dominance.properlyDominates(update->op(), attention->op()))
         writer = update;
       else
         later = update;
@@ -708,7 +915,8 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
         InFlightDiagnostic diag =
             emitError()
             << "must be ordered after the cache update of its own layer, but "
-               "its \"kv_cache_dummy_dep\" is ";
+               "its \""
+            << getOrderName(*attention) << "\" is ";
         if (!source)
           return diag << "an argument of a block";
         diag << "the result of a '" << source->getName() << "'";
@@ -915,47 +1123,188 @@ LogicalResult ImportPass::declareCaches() {
 }
 
 /// What the importer has understood. Other attributes of the op stay on it.
-static bool isConsumedAttr(StringRef name) {
-  return llvm::is_contained({"layer_name", "operand_names", "mutated",
-                             "kv_cache_dtype", "softmax_scale", "soft_cap",
-                             "sliding_window", "callee"},
-                            name);
+static bool isConsumedAttr(const ForeignOpSpec &spec, StringRef name) {
+  if (llvm::is_contained({"layer_name", "operand_names", "mutated",
+                          "kv_cache_dtype", "softmax_scale", "soft_cap",
+                          "sliding_window", "callee"},
+                         name))
+    return true;
+  const ForeignOperand *operand = spec.findOperand(name);
+  return (operand && operand->role == ForeignOperandRole::Attribute) ||
+         llvm::any_of(spec.attributes, [&](const ForeignAttribute &attribute) {
+           return attribute.name == name;
+         });
 }
 
-static void keepOtherAttrs(const ForeignCall &call, Operation *imported) {
-  for (ArrayRef<NamedAttribute> attrs :
-       {call.getAttrs(),
-        ArrayRef<NamedAttribute>(call.getOperation()->getAttrs())})
-    for (NamedAttribute attr : attrs)
-      if (!isConsumedAttr(attr.getName()) && !imported->hasAttr(attr.getName()))
-        imported->setAttr(attr.getName(), attr.getValue());
+static void keepOtherAttrs(const ImportedCall &imported, Operation *created) {
+  SmallVector<NamedAttribute> attrs(imported.call.getAttrs());
+  if (imported.call.getForm() == ForeignCall::Form::Call)
+    llvm::append_range(attrs, imported.op()->getAttrs());
+  for (NamedAttribute attr : attrs)
+    if (!isConsumedAttr(*imported.spec, attr.getName()) &&
+        !created->hasAttr(attr.getName()))
+      created->setAttr(attr.getName(), attr.getValue());
 }
 
 static StringAttr getQueryScaleName(CacheOp cache) {
   return StringAttr::get(cache.getContext(), cache.getSymName() + ".q");
 }
 
+/// [tokens, heads, head dim] of flat rows; other rows as they are.
+static Value makeRows(OpBuilder &builder, Location loc, Value rows,
+                      int64_t heads) {
+  if (!heads)
+    return rows;
+  auto type = cast<RankedTensorType>(rows.getType());
+  int64_t rank = type.getRank();
+  if (rank > 2) {
+    SmallVector<ReassociationIndices> merge(2);
+    llvm::append_range(merge[0], llvm::seq<int64_t>(0, rank - 1));
+    merge[1].push_back(rank - 1);
+    rows = tensor::CollapseShapeOp::create(builder, loc, rows, merge);
+  }
+  ShapedType cut = getRows(type, heads);
+  SmallVector<OpFoldResult> sizes = {
+      tensor::getMixedSize(builder, loc, rows, 0)};
+  for (int64_t size : cut.getShape().drop_front())
+    sizes.push_back(builder.getIndexAttr(size));
+  return tensor::ExpandShapeOp::create(
+      builder, loc, cut, rows, ArrayRef<ReassociationIndices>{{0}, {1, 2}},
+      sizes);
+}
+
+/// The inverse: rows in the shape that `like` has.
+static Value makeFlat(OpBuilder &builder, Location loc, Value rows, Value like,
+                      Type type) {
+  rows = tensor::CollapseShapeOp::create(
+      builder, loc, rows, ArrayRef<ReassociationIndices>{{0}, {1, 2}});
+  auto flat = cast<RankedTensorType>(type);
+  int64_t rank = flat.getRank();
+  if (rank == 2)
+    return rows;
+  SmallVector<ReassociationIndices> split(2);
+  llvm::append_range(split[0], llvm::seq<int64_t>(0, rank - 1));
+  split[1].push_back(rank - 1);
+  return tensor::ExpandShapeOp::create(
+      builder, loc, flat, rows, split,
+      tensor::getMixedSizes(builder, loc, like));
+}
+
+Value ImportPass::toBuiltin(Value value) {
+  Type type = getBuiltinTensorType(value.getType());
+  if (type == value.getType())
+    return value;
+  Value &cast = casts[value];
+  if (!cast) {
+    // Beside the definition, so that it separates no cache ops.
+    OpBuilder builder(&getContext());
+    builder.setInsertionPointAfterValue(value);
+    cast =
+        UnrealizedConversionCastOp::create(builder, value.getLoc(), type, value)
+            .getResult(0);
+  }
+  return cast;
+}
+
+/// `value` takes the place of what `op` computes or writes in place.
+static void replaceOutput(OpBuilder &builder, Operation *op, Value output,
+                          Value value) {
+  Value old = op->getNumResults() ? Value(op->getResult(0)) : output;
+  if (old.getType() != value.getType())
+    value = UnrealizedConversionCastOp::create(builder, op->getLoc(),
+                                               old.getType(), value)
+                .getResult(0);
+  if (op->getNumResults())
+    return old.replaceAllUsesWith(value);
+  old.replaceUsesWithIf(value, [&](OpOperand &use) {
+    Operation *user = op->getBlock()->findAncestorOpInBlock(*use.getOwner());
+    return user && op->isBeforeInBlock(user);
+  });
+}
+
 /// The quantization of a query by the scale that the checkpoint gives.
-static void quantizeQuery(Operation *op, const ImportedCall &attention,
-                          CacheOp cache, OpBuilder &builder) {
+void ImportPass::quantizeQuery(const ImportedCall &attention, CacheOp cache) {
   const ForeignCall &call = *attention.quantization;
-  Value input;
-  for (auto [attr, value] :
-       llvm::zip_equal(call.getOperandNames(), op->getOperands()))
-    if (attr == builder.getStringAttr("input"))
-      input = value;
-  builder.setInsertionPoint(op);
+  const ForeignOpSpec *spec = table.find(call.getName());
+  Operation *op = call.getOperation();
+  Value input, result;
+  for (auto [attr, operand] : call.getOperands()) {
+    ForeignOperandRole role = spec->findOperand(attr.getValue())->role;
+    if (role == ForeignOperandRole::Query)
+      input = operand->get();
+    if (role == ForeignOperandRole::Output)
+      result = operand->get();
+  }
+  OpBuilder builder(op);
   Value scale =
       LoadScaleOp::create(builder, op->getLoc(), builder.getF32Type(),
                           FlatSymbolRefAttr::get(getQueryScaleName(cache)));
   Value codes = QuantizeOp::create(builder, op->getLoc(),
-                                   op->getResult(0).getType(), input, scale);
+                                   getBuiltinTensorType(result.getType()),
+                                   toBuiltin(input), scale);
   op->emitRemark() << "layer '" << attention.layer
                    << "': the q scale that the graph passes as an argument "
                       "stays unused; @"
                    << getQueryScaleName(cache).getValue() << " takes its place";
-  op->getResult(0).replaceAllUsesWith(codes);
-  op->erase();
+  replaceOutput(builder, op, result, codes);
+}
+
+Operation *ImportPass::createAttention(OpBuilder &builder,
+                                       const ImportedCall &imported,
+                                       CacheOp cache, Value handle) {
+  Operation *op = imported.op();
+  Location loc = op->getLoc();
+  FloatAttr numbers[2];
+  for (auto [slot, role] : {std::pair<int, ForeignAttributeRole>{
+                                0, ForeignAttributeRole::SoftmaxScale},
+                            {1, ForeignAttributeRole::SoftCap}})
+    if (auto attr = dyn_cast_or_null<FloatAttr>(imported.getAttr(role)))
+      numbers[slot] = builder.getF64FloatAttr(attr.getValueAsDouble());
+  IntegerAttr window;
+  for (auto [role, own] : {std::pair<ForeignAttributeRole, int64_t>{
+                               ForeignAttributeRole::SlidingWindow, 1},
+                           {ForeignAttributeRole::Window, 0}})
+    if (auto attr = dyn_cast_or_null<IntegerAttr>(imported.getAttr(role)))
+      if (attr.getValue().sge(own))
+        window =
+            builder.getI64IntegerAttr(attr.getValue().getSExtValue() - own);
+
+  Value flatQuery = toBuiltin(imported.query);
+  Value query = makeRows(builder, loc, flatQuery, imported.queryHeads);
+  Type outputType = getBuiltinTensorType(imported.getOutput().getType());
+  Value output;
+  if (imported.output)
+    output =
+        makeRows(builder, loc, toBuiltin(imported.output), imported.queryHeads);
+  else
+    output = tensor::EmptyOp::create(builder, loc,
+                                     tensor::getMixedSizes(builder, loc, query),
+                                     getElementTypeOrSelf(outputType));
+  if (imported.quantization) {
+    // A code is a bf16 number; its scale enters the score factor.
+    auto type = cast<RankedTensorType>(query.getType());
+    Value one =
+        arith::ConstantOp::create(builder, loc, builder.getF32FloatAttr(1));
+    Type element = getElementTypeOrSelf(output.getType());
+    query = DequantizeOp::create(builder, loc, type.clone(element), query, one);
+  }
+  SmallVector<Type, 1> resultTypes;
+  if (isa<TensorType>(output.getType()))
+    resultTypes.push_back(output.getType());
+  auto attention =
+      PagedAttentionOp::create(builder, loc, resultTypes, query, handle, output,
+                               Value(), numbers[0], numbers[1], window);
+  if (imported.quantization)
+    attention->setAttr(kQueryScale,
+                       FlatSymbolRefAttr::get(getQueryScaleName(cache)));
+  ++numAttentions;
+  if (resultTypes.empty())
+    return attention;
+  Value result = attention.getResults()[0];
+  if (imported.queryHeads)
+    result = makeFlat(builder, loc, result, flatQuery, outputType);
+  replaceOutput(builder, op, imported.output, result);
+  return attention;
 }
 
 void ImportPass::rewrite() {
@@ -986,70 +1335,47 @@ void ImportPass::rewrite() {
     }
     builder.setInsertionPoint(op);
     Operation *created = nullptr;
-    switch (imported.spec->kind) {
-    case ForeignOpKind::CacheUpdate:
-      created = WriteOp::create(builder, op->getLoc(), imported.key,
-                                imported.value, getHandle(layer.cache, op));
+    if (imported.updates()) {
+      Value rows[2];
+      for (auto [row, operand] :
+           {std::pair<Value *, OperandRef>{&rows[0], imported.key},
+            {&rows[1], imported.value}})
+        *row = makeRows(builder, op->getLoc(), toBuiltin(operand),
+                        imported.kvHeads);
+      created = WriteOp::create(builder, op->getLoc(), rows[0], rows[1],
+                                getHandle(layer.cache, op));
       ++numWrites;
-      if (imported.spec->namesLayer)
-        break;
-      for (OpResult result : op->getResults())
-        result.replaceAllUsesWith(
-            imported.call.getMutatedOperand(result.getResultNumber()));
-      op->emitRemark() << "layer '" << imported.layer
-                       << "': the caches, the slot mapping and the scales that "
-                          "the graph passes as arguments stay unused; @"
-                       << layer.cache.getSymName()
-                       << ", its group and the checkpoint's scales take their "
-                          "place";
-      break;
-    case ForeignOpKind::Attention: {
-      FloatAttr numbers[2];
-      for (auto [slot, name] :
-           {std::pair<int, StringRef>{0, "softmax_scale"}, {1, "soft_cap"}})
-        if (auto attr =
-                dyn_cast_or_null<FloatAttr>(imported.call.getAttr(name)))
-          numbers[slot] = builder.getF64FloatAttr(attr.getValueAsDouble());
-      IntegerAttr window;
-      if (auto attr = dyn_cast_or_null<IntegerAttr>(
-              imported.call.getAttr("sliding_window")))
-        if (attr.getValue().isStrictlyPositive())
-          window =
-              builder.getI64IntegerAttr(attr.getValue().getSExtValue() - 1);
-      SmallVector<Type> resultTypes(op->getResultTypes());
-      Value query = imported.query;
-      if (imported.quantization) {
-        // A code is a bf16 number; its scale enters the score factor.
-        auto type = cast<RankedTensorType>(query.getType());
-        Value one = arith::ConstantOp::create(builder, op->getLoc(),
-                                              builder.getF32FloatAttr(1));
-        Type element = getElementTypeOrSelf(imported.output.getType());
-        query = DequantizeOp::create(builder, op->getLoc(), type.clone(element),
-                                     query, one);
-      }
-      auto attention = PagedAttentionOp::create(
-          builder, op->getLoc(), resultTypes, query, getHandle(layer.cache, op),
-          imported.output, Value(), numbers[0], numbers[1], window);
-      op->replaceAllUsesWith(attention.getResults());
-      if (imported.quantization)
-        attention->setAttr(kQueryScale, FlatSymbolRefAttr::get(
-                                            getQueryScaleName(layer.cache)));
-      created = attention;
-      ++numAttentions;
-      break;
+      bool replaced = llvm::any_of(
+          imported.spec->operands, [&](const ForeignOperand &operand) {
+            return operand.role == ForeignOperandRole::Replaced &&
+                   imported.call.getOperand(operand.name);
+          });
+      if (replaced)
+        op->emitRemark()
+            << "layer '" << imported.layer
+            << "': the caches, the slot mapping and the scales that "
+               "the graph passes as arguments stay unused; @"
+            << layer.cache.getSymName()
+            << ", its group and the checkpoint's scales take their "
+               "place";
     }
-    case ForeignOpKind::CalculateScales:
+    if (imported.attends())
+      created = createAttention(builder, imported, layer.cache,
+                                getHandle(layer.cache, op));
+    if (imported.spec->kind == ForeignOpKind::CalculateScales) {
       // A handle of its own: nothing of it is left when the op is dropped.
       created = CalculateScalesOp::create(
-          builder, op->getLoc(), imported.query, imported.key, imported.value,
+          builder, op->getLoc(), toBuiltin(imported.query),
+          toBuiltin(imported.key), toBuiltin(imported.value),
           makeHandle(layer.cache, op->getLoc()));
-      for (OpResult result : op->getResults())
-        result.replaceAllUsesWith(
-            imported.call.getMutatedOperand(result.getResultNumber()));
       ++numCalculations;
-      break;
     }
-    keepOtherAttrs(imported.call, created);
+    for (OpResult result : op->getResults())
+      if (!result.use_empty())
+        if (Value operand =
+                imported.call.getMutatedOperand(result.getResultNumber()))
+          result.replaceAllUsesWith(operand);
+    keepOtherAttrs(imported, created);
     dead.push_back(op);
     if (Operation *declaration = imported.call.getDeclaration())
       declarations.insert(declaration);
@@ -1057,19 +1383,22 @@ void ImportPass::rewrite() {
   for (auto &[op, attention] : quantizations) {
     if (Operation *declaration = attention->quantization->getDeclaration())
       declarations.insert(declaration);
-    quantizeQuery(op, *attention, layers[attention->layer].cache, builder);
+    quantizeQuery(*attention, layers[attention->layer].cache);
+    dead.push_back(op);
   }
+  casts.clear();
   // An attention uses the result of an update, which stands above it.
   for (Operation *op : llvm::reverse(dead))
     op->erase();
   if (declarations.empty())
     return;
   llvm::DenseSet<StringAttr> used;
-  if (auto uses = SymbolTable::getSymbolUses(getOperation()))
-    for (const SymbolTable::SymbolUse &use : *uses)
-      used.insert(use.getSymbolRef().getRootReference());
+  for (const SymbolTable::SymbolUse &use : getAllSymbolUses(getOperation()))
+    used.insert(use.getSymbolRef().getRootReference());
   for (Operation *declaration : declarations)
-    if (!used.contains(SymbolTable::getSymbolName(declaration)))
+    if (!used.contains(SymbolTable::getSymbolName(declaration)) &&
+        SymbolTable::getSymbolVisibility(declaration) ==
+            SymbolTable::Visibility::Private)
       declaration->erase();
 }
 

@@ -4,7 +4,8 @@
 #include "kvcache/Pipelines/BundleBuilder.h"
 #include "Ptxas.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
-#include "kvcache/IR/KVCache.h"
+#include "kvcache/IR/SymbolLookup.h"
+#include "kvcache/Import/ForeignOps.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/GPU/IR/GPUDialect.h"
@@ -359,8 +360,8 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
   auto function = module.lookupSymbol<func::FuncOp>(programName(program));
   if (!function || !hasForeignOps(function))
     return success();
-  if (auto uses = SymbolTable::getSymbolUses(function, module))
-    for (const SymbolTable::SymbolUse &use : *uses)
+  for (const SymbolTable::SymbolUse &use : getAllSymbolUses(module))
+    if (use.getSymbolRef().getRootReference() == function.getSymNameAttr())
       if (auto caller = use.getUser()->getParentOfType<func::FuncOp>())
         return function.emitError()
                << "@" << function.getSymName()
@@ -373,11 +374,10 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
   llvm::SetVector<Operation *> reached;
   reached.insert(host->lookupSymbol(programName(program)));
   for (unsigned i = 0; i < reached.size(); ++i)
-    if (auto uses = SymbolTable::getSymbolUses(reached[i]))
-      for (const SymbolTable::SymbolUse &use : *uses)
-        if (Operation *used =
-                host->lookupSymbol(use.getSymbolRef().getRootReference()))
-          reached.insert(used);
+    for (const SymbolTable::SymbolUse &use : getAllSymbolUses(reached[i]))
+      if (Operation *used =
+              host->lookupSymbol(use.getSymbolRef().getRootReference()))
+        reached.insert(used);
   SmallVector<Operation *> rest;
   for (Operation &op : *host->getBody())
     if (isa<ProgramOp, CacheOp, CacheGroupOp, ScaleBufferOp>(op) ||
@@ -401,7 +401,7 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
   code.function = programName(program).str();
   llvm::StringSet<> names;
   auto value = [&](StringRef name, Type type) -> FailureOr<bundle::HostValue> {
-    auto shaped = dyn_cast<ShapedType>(type);
+    auto shaped = dyn_cast<ShapedType>(getBuiltinTensorType(type));
     if (!shaped || !shaped.hasRank())
       return function.emitError()
              << "'" << name << "' of the function @" << function.getSymName()

@@ -23,6 +23,7 @@ using namespace mlir::kvcache;
 void mlir::kvcache::buildScalePipeline(OpPassManager &pm,
                                        const CompileOptions &options) {
   ImportOptions import;
+  import.opTable = llvm::to_vector(options.opTable);
   import.requireAttention = options.requireAttention;
   import.pageSize = options.pageSize;
   import.kvLayout = options.kvLayout;

@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "kvcache/IR/ForeignSemantics.h"
 #include "kvcache/IR/KVCache.h"
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
@@ -65,7 +66,8 @@ private:
 /// True for ops that may run before the cache ops in front of them: without
 /// effects, and without a use of what the cache ops compute.
 static bool canHoist(Operation *op, const DenseSet<Operation *> &segment) {
-  if (!isPure(op) || op->hasTrait<OpTrait::IsTerminator>())
+  if (!(isPure(op) || isFunctionalForeignOp(op)) ||
+      op->hasTrait<OpTrait::IsTerminator>())
     return false;
   return !op->walk([&](Operation *nested) {
               bool uses =
@@ -209,13 +211,15 @@ SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
   };
 }
 
-/// `tensor.empty`, possibly reshaped: nothing in it that must be kept.
+/// `tensor.empty` or torch's, possibly reshaped: nothing in it that must be
+/// kept.
 static bool isUndefined(Value tensor) {
   while (Operation *def = tensor.getDefiningOp()) {
-    if (isa<tensor::EmptyOp>(def))
+    if (isa<tensor::EmptyOp>(def) || isForeignEmpty(def))
       return true;
-    if (!isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp, tensor::CastOp>(
-            def))
+    if (!isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp, tensor::CastOp,
+             UnrealizedConversionCastOp>(def) &&
+        !isForeignView(def))
       return false;
     tensor = def->getOperand(0);
   }

@@ -1,6 +1,7 @@
 //===- VerifyCapturable.cpp - Can a program be one static graph?
 //------------===//
 
+#include "kvcache/IR/ForeignSemantics.h"
 #include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Transforms/CaptureHazards.h"
 #include "kvcache/Transforms/Passes.h"
@@ -174,7 +175,8 @@ struct VerifyCapturable
       if (isa<CacheOpInterface>(op))
         previous = &op;
       else if (!hazard && !isa<GetCacheOp, ViewCacheOp>(op) &&
-               (depends || !isPure(&op)) && !holdsCacheOp)
+               (depends || !(isPure(&op) || isFunctionalForeignOp(&op))) &&
+               !holdsCacheOp)
         between.push_back(&op);
       if (&op == last)
         break;

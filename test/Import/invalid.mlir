@@ -337,16 +337,6 @@ func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 
 // -----
 
-// Torch form.
-
-func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x2x64xbf16>) {
-  // expected-error @+1 {{'vllm.unified_kv_cache_update' in a 'torch.operator' cannot be imported; export the graph to linalg}}
-  "torch.operator"(%k, %v) <{name = "torch.vllm.unified_kv_cache_update"}> : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> ()
-  return
-}
-
-// -----
-
 // A nested module.
 
 module {

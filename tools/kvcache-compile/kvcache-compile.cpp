@@ -51,6 +51,11 @@ static cl::opt<std::string>
                         "safetensors file"),
                cl::cat(mainCategory));
 static cl::list<std::string>
+    opTable("op-table", cl::value_desc("FILE.json"),
+            cl::desc("More ops that the import understands, with the roles of "
+                     "their operands; may be repeated"),
+            cl::cat(mainCategory));
+static cl::list<std::string>
     targets("target", cl::CommaSeparated, cl::value_desc("sm_80,sm_90"),
             cl::desc("Chips to emit code for (default: sm_90)"),
             cl::cat(mainCategory));
@@ -321,6 +326,8 @@ int main(int argc, char **argv) {
 
   mlir::kvcache::CompileOptions options;
   options.checkpoint = checkpoint.getValue();
+  for (const std::string &file : opTable)
+    options.opTable.push_back(file);
   options.kvCacheDtype = kvCacheDtype.getValue();
   for (const std::string &layer : skipLayers)
     options.skipLayers.push_back(layer);

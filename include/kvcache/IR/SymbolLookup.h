@@ -40,6 +40,32 @@ OpT getBeside(CacheOp cache, FlatSymbolRefAttr name,
   return symbols.lookupNearestSymbolFrom<OpT>(cache, name.getAttr());
 }
 
+/// Uses of symbols inside `root`, a module or a function. MLIR gives up at ops
+/// with regions of dialects that are not linked, as they might be symbol
+/// tables; here every reference counts then.
+inline SmallVector<SymbolTable::SymbolUse> getAllSymbolUses(Operation *root) {
+  // Of the region: uses in a module are not uses by the module.
+  if (auto uses = SymbolTable::getSymbolUses(&root->getRegion(0)))
+    return llvm::to_vector(*uses);
+  SmallVector<SymbolTable::SymbolUse> found;
+  root->walk([&](Operation *op) {
+    auto collect = [&](Attribute attr) {
+      if (attr)
+        attr.walk<WalkOrder::PreOrder>([&](Attribute nested) {
+          auto symbol = dyn_cast<SymbolRefAttr>(nested);
+          if (!symbol)
+            return WalkResult::advance();
+          found.push_back(SymbolTable::SymbolUse(op, symbol));
+          return WalkResult::skip();
+        });
+    };
+    collect(op->getAttrDictionary());
+    if (!op->isRegistered())
+      collect(op->getPropertiesAsAttribute());
+  });
+  return found;
+}
+
 } // namespace mlir::kvcache
 
 #endif // KVCACHE_IR_SYMBOLLOOKUP_H

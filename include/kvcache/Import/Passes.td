@@ -8,10 +8,14 @@ include "mlir/Pass/PassBase.td"
 def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
   let summary = "turn custom ops of serving stacks into kvcache ops";
   let description = [{
-    Each op that `ForeignOpTable` knows becomes one kvcache op. Operands are
-    found by the op's `operand_names`, never by position. Function signatures
-    and all other ops stay as they are. The ops may be plain (`"vllm.name"`) or
-    calls of private declarations that carry `torch.op`.
+    Each op that the table of ops knows becomes one kvcache op; `op-table` files
+    add to the table. Operands are found by the op's `operand_names`, or, for
+    ops whose schema is all there is, by position. Function signatures and all
+    other ops stay as they are. The ops may be plain (`"vllm.name"`), calls of
+    private declarations that carry `torch.op`, `torch.operator`s,
+    `stablehlo.custom_call`s, `stablehlo.composite`s or `onnx.Custom`s; the
+    dialects need not be linked. Tensors of torch are cast to builtin ones, and
+    outputs that a `torch.operator` writes in place become results.
 
     | op | becomes |
     |---|---|
@@ -19,6 +23,7 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     | `vllm.unified_attention_with_output` | `kvcache.paged_attention` |
     | `_C_cache_ops.reshape_and_cache_flash` | `kvcache.write`; its layer is that of the attention with the same key and value |
     | `_C.static_scaled_fp8_quant` of a query | `kvcache.quantize` by the layer's q scale |
+    | `kvcache.write`, `kvcache.paged_attention` (composites) | the op of the name |
     | `vllm.maybe_calc_kv_scales` | `kvcache.calculate_scales`; its results are its operands |
 
     Each layer name gets a `kvcache.cache` of the element type of its keys, with
@@ -46,9 +51,10 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     `kvcache-fold-checkpoint-scales` multiplies it into the softmax scale.
 
     Errors: an op of a known family that the table does not have; a missing,
-    unknown, repeated or refused operand; no layer name; shapes that contradict
-    each other within a layer; FP8 queries by another op; outputs that are
-    written in place on tensors. A graph without such ops is left alone.
+    unknown, repeated or refused operand; a file of ops that does not have its
+    format; no layer name, or an opaque one; shapes that contradict
+    each other within a layer; FP8 queries by another op; builtin tensors
+    that are written in place, and torch's where another view sees it. A graph without such ops is left alone.
 
     Before:
 
@@ -74,6 +80,9 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [
+    ListOption<"opTable", "op-table", "std::string",
+               "JSON files with more ops: their names and the roles of their "
+               "operands (docs/op-table.md)">,
     Option<"requireAttention", "require-attention", "bool", "false",
            "A graph without any attention over a cache is an error">,
     Option<"pageSize", "page-size", "int64_t", "16",
@@ -95,7 +104,7 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     Statistic<"numAttentions", "attentions", "Attention ops imported">,
     Statistic<"numCalculations", "calculations", "Run-time scale calculations imported">
   ];
-  let dependentDialects = ["::mlir::kvcache::KVCacheDialect", "::mlir::arith::ArithDialect"];
+  let dependentDialects = ["::mlir::kvcache::KVCacheDialect", "::mlir::arith::ArithDialect", "::mlir::tensor::TensorDialect"];
 }
 
 #endif // KVCACHE_IMPORT_PASSES_TD

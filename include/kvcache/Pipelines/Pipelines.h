@@ -74,6 +74,9 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
       *this, "require-attention",
       llvm::cl::desc("A graph without attention is an error"),
       llvm::cl::init(false)};
+  ListOption<std::string> opTable{
+      *this, "op-table",
+      llvm::cl::desc("JSON files with more ops for the import")};
   Option<int64_t> pageSize{*this, "page-size",
                            llvm::cl::desc("Tokens of a page"),
                            llvm::cl::init(16)};

@@ -34,6 +34,13 @@ TEST(ForeignOpTable, TakesMoreOps) {
   ASSERT_NE(table.find("my.attention"), nullptr);
   EXPECT_EQ(table.find("my.attention")->findOperand("q")->role,
             ForeignOperandRole::Query);
+  // The last op of a name counts.
+  size_t count = table.getSpecs().size();
+  table.add({"my.attention",
+             ForeignOpKind::Attention,
+             {{"query", ForeignOperandRole::Query}}});
+  EXPECT_EQ(table.getSpecs().size(), count);
+  EXPECT_EQ(table.find("my.attention")->findOperand("q"), nullptr);
 }
 
 TEST(ForeignOpTable, TellsFamilies) {
@@ -41,6 +48,7 @@ TEST(ForeignOpTable, TellsFamilies) {
       ForeignOpTable::isOfKnownFamily("vllm.unified_mla_kv_cache_update"));
   EXPECT_TRUE(
       ForeignOpTable::isOfKnownFamily("_C_cache_ops.reshape_and_cache"));
+  EXPECT_TRUE(ForeignOpTable::isOfKnownFamily("kvcache.anything"));
   EXPECT_FALSE(ForeignOpTable::isOfKnownFamily("vllm.all_reduce"));
   EXPECT_FALSE(ForeignOpTable::isOfKnownFamily("_C.rms_norm"));
   EXPECT_FALSE(ForeignOpTable::isOfKnownFamily("other.attention"));
