@@ -19,9 +19,17 @@ namespace kernels {
 /// Values of the structural arguments `in_type` and `q_type`.
 enum ActivationType : int { F16 = 0, BF16 = 1, F32 = 2 };
 
-/// Values of the structural argument `cache_type`. The last two are caches that
-/// are not quantized.
-enum CacheType : int { E4M3 = 0, E5M2 = 1, CacheF16 = 2, CacheBF16 = 3 };
+/// Values of the structural argument `cache_type`. CacheF16 and CacheBF16 are
+/// not quantized. TileScaled are the rows of fp8_ds_mla, of a latent cache
+/// only: e4m3 codes, an f32 scale for each 128 of them, and a rotary part in
+/// bf16.
+enum CacheType : int {
+  E4M3 = 0,
+  E5M2 = 1,
+  CacheF16 = 2,
+  CacheBF16 = 3,
+  TileScaled = 4
+};
 
 /// Bytes of a cache element.
 [[gnu::always_inline]] constexpr inline int cacheBytes(int cacheType) {
@@ -141,6 +149,46 @@ constexpr bool writeIsLegal(int kvHeads, int headDim, int pageSize,
   return kvHeads >= 1 && headDim >= 16 && headDim % 16 == 0 && pageSize >= 1 &&
          (pageSize & (pageSize - 1)) == 0 && pageStride % 16 == 0 &&
          tokenStride % 16 == 0 && headStride % 16 == 0;
+}
+
+/// Bytes of a latent row (MLA).
+[[gnu::always_inline]] constexpr inline int
+latentRowBytes(int cacheType, int latentDim, int ropeDim) {
+  return cacheType == TileScaled
+             ? latentDim + latentDim / 32 + 2 * ropeDim
+             : (latentDim + ropeDim) * (cacheType >= CacheF16 ? 2 : 1);
+}
+
+/// Threads of a token in the write of latent rows: a power of two, so that the
+/// tiles of 128 elements lie in eight lanes of a warp each.
+[[gnu::always_inline]] constexpr inline int latentWriteLanes(int latentDim,
+                                                             int ropeDim) {
+  return (latentDim + ropeDim) / writeElements > 32 ? 64 : 32;
+}
+
+/// grid.x of the write of latent rows; grid.y = grid.z = 1.
+[[gnu::always_inline]] constexpr inline int
+latentWriteGrid(int maxTokens, int latentDim, int ropeDim) {
+  return ceilDiv(maxTokens * latentWriteLanes(latentDim, ropeDim),
+                 threadsPerCta);
+}
+
+/// What is wrong with the constants of a latent cache, for writes and for
+/// attention; null if nothing. Strides are in bytes.
+constexpr const char *latentProblem(int cacheType, int latentDim, int ropeDim,
+                                    int pageSize, long long pageStride,
+                                    int tokenStride) {
+  if ((latentDim != 512 && latentDim != 256) || ropeDim != 64)
+    return "a latent row has 512 + 64 or 256 + 64 elements";
+  if (cacheType == TileScaled && latentDim != 512)
+    return "fp8_ds_mla rows have 512 + 64 elements";
+  if (pageSize < 1 || (pageSize & (pageSize - 1)) != 0)
+    return "the page size must be a power of two";
+  if (pageStride < 0 || pageStride % 16 != 0 || tokenStride % 16 != 0 ||
+      tokenStride < latentRowBytes(cacheType, latentDim, ropeDim))
+    return "the strides of latent rows must be multiples of 16 bytes, and of "
+           "tokens a row at least";
+  return nullptr;
 }
 
 /// grid.x of the kernels that take 16 elements a thread.
@@ -471,6 +519,151 @@ constexpr int prefillWarps(int arch, int queryType, int cacheType,
     if (prefillSharedBytes(headDim, columns, queryType, warps) <= limit)
       return warps;
   return 0;
+}
+
+//===----------------------------------------------------------------------===//
+// MLA
+//===----------------------------------------------------------------------===//
+
+/// Threads of an MLA CTA. Its warps share the tile: for the scores they divide
+/// the columns, the tokens and the two halves of the row, for the output the
+/// latent dims.
+constexpr int mlaThreads = 256;
+constexpr int mlaWarps = mlaThreads / 32;
+
+/// The most columns of an MLA CTA: the output takes columns * latentDim / 256
+/// registers, 128 at most.
+constexpr int maxMlaColumns = 64;
+
+/// Query heads of one MLA CTA; more heads are cut into equal blocks.
+[[gnu::always_inline]] constexpr inline int mlaHeadsPerCta(int heads,
+                                                           int rows) {
+  return ceilDiv(heads, ceilDiv(heads, maxOf(1, maxMlaColumns / rows)));
+}
+[[gnu::always_inline]] constexpr inline int mlaColumns(int heads, int rows) {
+  return rows * mlaHeadsPerCta(heads, rows);
+}
+/// Columns in the products: 8, 16, 32 or 64. What is more than mlaColumns is
+/// zero.
+[[gnu::always_inline]] constexpr inline int mlaPadded(int columns) {
+  return columns > 32 ? 64 : columns > 16 ? 32 : columns > 8 ? 16 : 8;
+}
+
+/// Query rows of one sequence that an MLA CTA takes: see chooseRows.
+constexpr int chooseMlaRows(int heads, int maxTokens, int maxSequences) {
+  int wanted = minOf(ceilDiv(maxTokens, maxOf(1, maxSequences)), maxRowsPerCta);
+  int rows = 1;
+  while (rows < wanted && 2 * rows * heads <= maxMlaColumns)
+    rows *= 2;
+  return rows;
+}
+
+/// Bytes between the rows of a ring stage. Rows of 8-bit codes are taken by
+/// four lanes at a time, hence half a line of 128 bytes apart; rows of 16 bits
+/// are what the products read.
+[[gnu::always_inline]] constexpr inline int
+mlaStagePitch(int cacheType, int latentDim, int ropeDim) {
+  const int bytes = latentRowBytes(cacheType, latentDim, ropeDim);
+  return cacheType == CacheF16 || cacheType == CacheBF16
+             ? rowPitch(latentDim + ropeDim, 2)
+             : (bytes + 63) / 128 * 128 + 64;
+}
+/// Bytes of a tile of 16-bit rows beside the ring: codes are converted into it.
+[[gnu::always_inline]] constexpr inline int
+mlaTileBytes(int cacheType, int latentDim, int ropeDim, int tile) {
+  return cacheType == CacheF16 || cacheType == CacheBF16
+             ? 0
+             : tile * rowPitch(latentDim + ropeDim, 2);
+}
+/// Bytes of the probabilities of a tile, [token][column] of 16 bits. They are
+/// multiplied by the scales of TileScaled rows, four of them.
+[[gnu::always_inline]] constexpr inline int
+mlaProbBytes(int cacheType, int latentDim, int columns, int tile) {
+  return (cacheType == TileScaled ? latentDim / 128 : 1) * tile *
+         rowPitch(mlaPadded(columns), 2);
+}
+
+/// Chunks of 16 dims of a warp's queries that stay in shared memory. A warp has
+/// 16 columns and half a row; beside the output of 64 columns the registers do
+/// not hold all of it: what converts codes needs more of them.
+[[gnu::always_inline]] constexpr inline int
+mlaSharedChunks(int arch, int cacheType, int latentDim, int columns, int tile) {
+  if (mlaPadded(columns) * latentDim < 64 * 512)
+    return 0;
+  if (machineOf(arch).sharedPerCta < 128 * 1024)
+    return 3;
+  return cacheType == CacheF16 || cacheType == CacheBF16 ? 6
+         : tile == 64                                    ? 12
+                                                         : 10;
+}
+
+/// Dynamic shared memory of an MLA CTA: the tile, the ring, queries,
+/// probabilities, halves of scores on their way to the warp that sums them, and
+/// four f32 for each column. After the last tile the output takes their place,
+/// 16 columns at a time.
+[[gnu::always_inline]] constexpr inline int
+mlaSharedBytes(int arch, int cacheType, int latentDim, int ropeDim, int columns,
+               int tile, int stages) {
+  return mlaTileBytes(cacheType, latentDim, ropeDim, tile) +
+         stages * tile * mlaStagePitch(cacheType, latentDim, ropeDim) +
+         mlaWarps * 512 *
+             mlaSharedChunks(arch, cacheType, latentDim, columns, tile) +
+         mlaProbBytes(cacheType, latentDim, columns, tile) +
+         4 * tile * mlaPadded(columns) + 16 * mlaPadded(columns) + 32;
+}
+
+/// Tile and depth of the ring of an MLA kernel.
+struct MlaTuning {
+  int tile, stages;
+};
+
+/// Default tuning: tiles of 64 tokens, so that the barriers are few, where they
+/// and two stages fit, else of 32. The ring is as deep as the shared memory
+/// allows, five stages at most.
+constexpr MlaTuning mlaDefaults(int arch, int cacheType, int latentDim,
+                                int ropeDim, int columns) {
+  const bool codes = mlaTileBytes(cacheType, latentDim, ropeDim, 32) != 0;
+  for (int tile = codes ? 64 : 32; tile >= 32; tile /= 2) {
+    for (int stages = 5; stages >= 2; --stages) {
+      if (mlaSharedBytes(arch, cacheType, latentDim, ropeDim, columns, tile,
+                         stages) <= machineOf(arch).sharedPerCta)
+        return {tile, stages};
+    }
+  }
+  return {32, 2};
+}
+
+/// What is wrong with the constants of an MLA kernel beside those of its cache;
+/// null if nothing.
+constexpr const char *mlaProblem(int arch, int queryType, int cacheType,
+                                 int heads, int latentDim, int ropeDim,
+                                 int rows, int tile, int stages,
+                                 int splitTokens, int numSplits) {
+  if (heads < 1 || heads > maxGroup)
+    return "there are 1 to 128 query heads";
+  if (queryType == F32)
+    return "queries of MLA are f16 or bf16";
+  if (cacheType == CacheF16
+          ? queryType != F16
+          : (cacheType == CacheBF16 || cacheType == TileScaled) &&
+                queryType != BF16)
+    return "a latent cache with 16-bit elements takes queries of their type";
+  if (rows < 1 || rows > maxRowsPerCta ||
+      (rows > 1 && rows * heads > maxMlaColumns))
+    return "a CTA takes 1 to 8 query rows, and 64 columns";
+  if ((tile != 32 && tile != 64) || stages < 2 || stages > 5)
+    return "tiles have 32 or 64 tokens, rings 2 to 5 stages";
+  if (tile != 32 && mlaTileBytes(cacheType, latentDim, ropeDim, tile) == 0)
+    return "tiles of a latent cache of 16 bits have 32 tokens";
+  if (numSplits < 1 || numSplits > maxSplits)
+    return "there are 1 to 64 splits";
+  if (splitTokens <= 0 || splitTokens % tile != 0)
+    return "a split takes whole tiles";
+  if (mlaSharedBytes(arch, cacheType, latentDim, ropeDim,
+                     mlaColumns(heads, rows), tile,
+                     stages) > machineOf(arch).sharedPerCta)
+    return "the tiles exceed the shared memory of a CTA";
+  return nullptr;
 }
 
 struct SplitChoice {

@@ -58,22 +58,74 @@ KVCACHE_DEVICE int columnOffset(const AttentionShape &shape, int column) {
              : column;
 }
 
+/// What a CTA found out about its query rows.
+struct Block {
+  int sequence, first; // `first`: its first row in the batch
+  Columns live;
+  int high; // keys that the first row sees; not positive where it sees none
+  int keys; // keys that any of its rows sees
+};
+
+/// Finds row block `index` of blocks of `rows` rows (see rowBlocks), of which
+/// the CTA takes block `headBlock` of the heads. False if there is no such row.
+KVCACHE_DEVICE bool findBlock(const AttentionShape &shape,
+                              const int *queryStart, const int *lengths,
+                              int maxTokens, int maxSequences,
+                              int maxPagesPerSequence, int rows, int index,
+                              int headBlock, u32 lane, Block &block) {
+  if (rows == 1 &&
+      (index >= maxTokens || index >= ptx::loadI32(queryStart, maxSequences)))
+    return false;
+  int sequence = findSequence(queryStart, maxSequences, rows, index, lane);
+  if (sequence < 0)
+    return false;
+  int first = ptx::loadI32(queryStart, sequence);
+  int queries = ptx::loadI32(queryStart, sequence + 1) - first;
+  // The first row, counted from the sequence's first.
+  int row0 =
+      rows > 1 ? (index - first / rows - sequence) * rows : index - first;
+  block.live = {rows, shape.heads};
+  if (rows > 1) {
+    block.live.rows = minOf(rows, queries - row0);
+    if (block.live.rows <= 0)
+      return false;
+  }
+  if (shape.group % shape.heads != 0)
+    block.live.heads =
+        minOf(shape.heads, shape.group - headBlock * shape.heads);
+  block.sequence = sequence;
+  block.first = first + row0;
+  block.high = ptx::loadI32(lengths, sequence) - queries + row0 + 1;
+  // A length past the page table would read other sequences' entries.
+  i64 capacity = static_cast<i64>(maxPagesPerSequence) * shape.pageSize;
+  int keys = block.high + block.live.rows - 1;
+  block.keys = keys > capacity ? static_cast<int>(capacity) : keys;
+  return true;
+}
+
+/// The part of a query row that one warp multiplies: chunk c of 16 dims starts
+/// at dim 16 c + base, from chunk `turn` on at 16 c + rest.
+struct QueryPart {
+  int chunks, turn, base, rest;
+};
+
 /// Query fragments of one N tile. Rows of bf16 and f32 that meet f16 keys
 /// become f16 with their largest magnitude in [2^14, 2^15): exact for bf16, but
 /// for elements 2^-29 below it, whatever the range of the row, and the sum of
 /// two f16 for f32. `down` undoes the power of two for column g.
 KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
-                                  const Columns &live, int i, u32 lane,
-                                  u32 (&out)[2][2 * maxChunks], float &down) {
+                                  const QueryPart &part, const Columns &live,
+                                  int i, u32 lane, u32 (&out)[2][2 * maxChunks],
+                                  float &down) {
   u32 g = lane >> 2, t = lane & 3;
-  const int chunks = chunksOf(shape);
+  const int chunks = part.chunks;
   const int bytes = shape.queryType == F32 ? 4 : 2;
   int column = i * columnsPerTile + static_cast<int>(g);
   bool real = ((i + 1) * columnsPerTile <= shape.columns && shape.rows == 1 &&
                live.rows == 1 && shape.group % shape.heads == 0) ||
               isLive(shape, live, column);
-  const u8 *from =
-      q + static_cast<i64>(columnOffset(shape, column)) * shape.headDim * bytes;
+  const u8 *row = q + static_cast<i64>(columnOffset(shape, column)) *
+                          (shape.headDim + shape.ropeDim) * bytes;
   down = 1.f;
   if (shape.queryType == F32) {
     u32 w[4 * maxChunks];
@@ -83,11 +135,13 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         w[4 * c + e] = 0;
+      const u8 *from =
+          row + (c * 16 + (c < part.turn ? part.base : part.rest)) * 4;
       if (real && is16Bit(shape)) {
-        ptx::loadV2(&w[4 * c], from + (c * 16 + t * 2) * 4);
-        ptx::loadV2(&w[4 * c + 2], from + (c * 16 + 8 + t * 2) * 4);
+        ptx::loadV2(&w[4 * c], from + t * 8);
+        ptx::loadV2(&w[4 * c + 2], from + 32 + t * 8);
       } else if (real) {
-        ptx::loadV4(&w[4 * c], from + (c * 16 + t * 4) * 4);
+        ptx::loadV4(&w[4 * c], from + t * 16);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e)
@@ -116,11 +170,13 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
     w[2 * c] = w[2 * c + 1] = 0;
     if (!real)
       continue;
+    const u8 *from =
+        row + (c * 16 + (c < part.turn ? part.base : part.rest)) * 2;
     if (is16Bit(shape)) {
-      w[2 * c] = ptx::loadU32(from + (c * 16 + t * 2) * 2);
-      w[2 * c + 1] = ptx::loadU32(from + (c * 16 + 8 + t * 2) * 2);
+      w[2 * c] = ptx::loadU32(from + t * 4);
+      w[2 * c + 1] = ptx::loadU32(from + 16 + t * 4);
     } else {
-      ptx::loadV2(&w[2 * c], from + (c * 16 + t * 4) * 2);
+      ptx::loadV2(&w[2 * c], from + t * 8);
     }
   }
   if (shape.queryType == F16 || shape.cacheType == CacheBF16) {
@@ -161,11 +217,12 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
   const int n = tilesN(shape.columns), terms = queryTerms(shape.queryType);
   const int pairs = (chunksOf(shape) + 1) / 2;
   bool converts = shape.queryType != F16 && shape.cacheType != CacheBF16;
+  const QueryPart whole = {chunksOf(shape), chunksOf(shape), 0, 0};
   if (!queriesInShared(shape.headDim, shape.columns, shape.queryType)) {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       float down;
-      loadFragments(shape, q, live, i, lane, out.b[i], down);
+      loadFragments(shape, q, whole, live, i, lane, out.b[i], down);
       // Lane 4g has column g; scores are wanted for columns 2t and 2t + 1.
       out.scale[i][0] = out.scale[i][1] = scale;
       if (converts) {
@@ -181,7 +238,7 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
   for (int i = static_cast<int>(warp); i < n; i += warps) {
     u32 b[2][2 * maxChunks];
     float down;
-    loadFragments(shape, q, live, i, lane, b, down);
+    loadFragments(shape, q, whole, live, i, lane, b, down);
 #pragma unroll
     for (int term = 0; term < terms; ++term) {
 #pragma unroll
@@ -279,10 +336,10 @@ KVCACHE_DEVICE void storeResult(const AttentionShape &shape, bool hasLse,
 /// Rows that see no key: output 0, LSE minus infinity.
 KVCACHE_DEVICE void storeEmpty(const AttentionShape &shape, bool hasLse,
                                const Results &to, const Columns &live,
-                               u32 thread) {
+                               int threads, u32 thread) {
   const float zero[4] = {};
   const int quads = shape.headDim / 4;
-  for (int i = thread; i < shape.columns * quads; i += threadsPerCta) {
+  for (int i = thread; i < shape.columns * quads; i += threads) {
     int column = i / quads;
     if (!isLive(shape, live, column))
       continue;
@@ -294,8 +351,24 @@ KVCACHE_DEVICE void storeEmpty(const AttentionShape &shape, bool hasLse,
   }
 }
 
-/// The warps' accumulators go to shared memory, [warp][column][dim] f32. Pairs
-/// of dims and a pitch of headDim + 4 keep the stores free of bank conflicts.
+/// The accumulators of 16 dims and of the columns 2t and 2t + 1 go to shared
+/// memory, [column][dim] f32; `at`: column 2t, dim g of them, or dim 2g. Pairs
+/// of dims and a pitch of a multiple of 32 plus 4 floats keep the stores free
+/// of bank conflicts.
+KVCACHE_DEVICE void publishChunk(const AttentionShape &shape, u32 at, int pitch,
+                                 const float *o) {
+  if (is16Bit(shape)) {
+    ptx::storeSharedF32(at, o[0]);
+    ptx::storeSharedF32(at + pitch, o[1]);
+    ptx::storeSharedF32(at + 32, o[2]);
+    ptx::storeSharedF32(at + pitch + 32, o[3]);
+  } else {
+    ptx::storeSharedV2(at, o[0], o[2]);
+    ptx::storeSharedV2(at + pitch, o[1], o[3]);
+  }
+}
+
+/// The warps' accumulators go to shared memory, [warp][column][dim] f32.
 KVCACHE_DEVICE void publish(const AttentionShape &shape, u32 shared, u32 pairs,
                             u32 warp, u32 lane, WarpState &state) {
   u32 g = lane >> 2, t = lane & 3;
@@ -307,18 +380,8 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, u32 shared, u32 pairs,
     u32 at = shared + (warp * columns + column) * pitch +
              (is16Bit(shape) ? 4 : 8) * g;
 #pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c) {
-      const float *o = state.o[i][c];
-      if (is16Bit(shape)) {
-        ptx::storeSharedF32(at + 64 * c, o[0]);
-        ptx::storeSharedF32(at + 64 * c + pitch, o[1]);
-        ptx::storeSharedF32(at + 64 * c + 32, o[2]);
-        ptx::storeSharedF32(at + 64 * c + pitch + 32, o[3]);
-      } else {
-        ptx::storeSharedV2(at + 64 * c, o[0], o[2]);
-        ptx::storeSharedV2(at + 64 * c + pitch, o[1], o[3]);
-      }
-    }
+    for (int c = 0; c < chunksOf(shape); ++c)
+      publishChunk(shape, at + 64 * c, pitch, state.o[i][c]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = state.sum[i][h];

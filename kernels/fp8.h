@@ -76,6 +76,26 @@ KVCACHE_DEVICE void decode4(int arch, int cacheType, Pairing pairing, u32 x,
   high = ptx::prmt(upper, lower, 0x3625u);
 }
 
+/// Sixteen codes to eight f16x2 of neighbours, exactly up to decodedUnit, and
+/// NaN in its place: one branch where the codes have no conversion instruction.
+KVCACHE_DEVICE void decode16(int arch, int cacheType, const u32 *codes,
+                             u32 *pairs) {
+  u32 nan[4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    decode4(arch, cacheType, Neighbours, codes[i], pairs[2 * i],
+            pairs[2 * i + 1], nan[i]);
+  if (__builtin_expect(!((nan[0] | nan[1] | nan[2] | nan[3]) & 0x80808080u), 1))
+    return;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    pairs[2 * i] |=
+        (nan[i] & 0x80u ? 0x7e00u : 0u) | (nan[i] & 0x8000u ? 0x7e000000u : 0u);
+    pairs[2 * i + 1] |= (nan[i] & 0x800000u ? 0x7e00u : 0u) |
+                        (nan[i] & 0x80000000u ? 0x7e000000u : 0u);
+  }
+}
+
 /// One f32 to an e4m3 code, round to nearest even, saturating: the bytes of
 /// cvt.rn.satfinite.e4m3x2.f32, which gives 0x7F for every NaN, whatever its
 /// sign.

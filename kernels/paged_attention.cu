@@ -15,6 +15,7 @@
 
 #include "attention.h"
 #include "ring.h"
+#include "splits.h"
 
 namespace kvcache {
 namespace kernels {
@@ -86,24 +87,7 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
   walk.ring = ring;
   walk.k = ring + fragmentOffset(shape, false, lane);
 
-#pragma unroll
-  for (int i = 0; i < tilesN(shape.columns); ++i) {
-#pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        state.o[i][c][e] = 0.f;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      state.sum[i][h] = state.negRef[i][h] = 0.f;
-  }
-  state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
-  state.nanK = 0;
-#pragma unroll
-  for (int c = 0; c < chunksOf(shape); ++c)
-    state.nanV[c] = 0;
-
+  clear(shape, state);
 #pragma unroll 1
   for (int i = 0; i < stages - 1; ++i) {
     if (i < tiles) {
@@ -159,11 +143,6 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
     applyNaN(shape, state);
 }
 
-/// Weight of a partial result: 0 without tokens, whatever the common reference.
-KVCACHE_DEVICE float weightOf(float part, float ref) {
-  return ptx::exp2(part - (ref == ptx::asFloat(minusInfinity) ? 0.f : ref));
-}
-
 /// Merges the four warps for four dims of a column.
 KVCACHE_DEVICE void mergeWarps(const AttentionShape &shape, u32 shared,
                                u32 pairs, int column, int dim, float *o,
@@ -193,78 +172,6 @@ KVCACHE_DEVICE void mergeWarps(const AttentionShape &shape, u32 shared,
   }
 }
 
-/// Lanes that share a column in the merges, four dims each at a time.
-KVCACHE_DEVICE int lanesPerColumn(const AttentionShape &shape) {
-  return shape.headDim <= 64 ? 16 : 32;
-}
-
-/// Merges the partial results of `splits` CTAs for one column and stores it.
-/// All lanes take part; lanesPerColumn of them share a column, and each looks
-/// after the weights of one split in so many. Four values are on their way at a
-/// time: one after the other would cost a memory latency each.
-KVCACHE_DEVICE void mergeSplits(const AttentionShape &shape,
-                                const float *partials, int splits,
-                                int numSplits, int column, bool live,
-                                bool hasLse, const Results &to, u32 lane) {
-  constexpr int maxSteps = maxSplits / 16;
-  const int record = partialFloats(shape.headDim, shape.columns);
-  const int lanes = lanesPerColumn(shape), steps = ceilDiv(numSplits, lanes);
-  const int quads = shape.headDim / 4;
-  int within = static_cast<int>(lane) % lanes;
-  const float *pairs = partials + shape.columns * shape.headDim + 2 * column;
-  float pair[maxSteps][2], weight[maxSteps];
-  float ref = ptx::asFloat(minusInfinity);
-#pragma unroll
-  for (int s = 0; s < steps; ++s) {
-    i64 i = minOf(s * lanes + within, splits - 1);
-    ptx::loadCoherentV2(pair[s], pairs + i * record);
-    ref = ptx::maxF32(ref, pair[s][0]);
-  }
-#pragma unroll
-  for (int mask = 1; mask < lanes; mask *= 2)
-    ref = ptx::maxF32(ref, ptx::shuffleXor(ref, mask));
-  float sum = 0.f;
-#pragma unroll
-  for (int s = 0; s < steps; ++s) {
-    weight[s] = weightOf(pair[s][0], ref);
-    sum += s * lanes + within < splits ? weight[s] * pair[s][1] : 0.f;
-  }
-#pragma unroll
-  for (int mask = 1; mask < lanes; mask *= 2)
-    sum += ptx::shuffleXor(sum, mask);
-
-#pragma unroll
-  for (int k = 0; k < ceilDiv(quads, lanes); ++k) {
-    int quad = within + k * lanes;
-    bool mine = quads % lanes == 0 || quad < quads;
-    const float *values =
-        partials + column * shape.headDim + (mine ? quad : 0) * 4;
-    float o[4] = {};
-#pragma unroll
-    for (int s = 0; s < steps; ++s) {
-      for (int j = s * lanes; j < minOf(splits, (s + 1) * lanes); j += 4) {
-        float x[4][4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          i64 i = minOf(j + u, splits - 1);
-          ptx::loadCoherentV4(x[u], values + i * record);
-        }
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          float f = ptx::shuffle(weight[s], lane - within + j - s * lanes + u);
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float next = __builtin_fmaf(f, x[u][e], o[e]);
-            o[e] = j + u < splits ? next : o[e];
-          }
-        }
-      }
-    }
-    if (live && mine)
-      storeResult(shape, hasLse, to, column, quad * 4, o, ref, sum);
-  }
-}
-
 /// The kernel: see kvcache_paged_attention.
 KVCACHE_DEVICE void
 pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
@@ -278,7 +185,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const int arch = shape.arch, q_type = shape.queryType;
   const int cache_type = shape.cacheType, q_heads = shape.queryHeads;
   const int kv_heads = shape.kvHeads, group = shape.group, rows = shape.rows;
-  const int head_dim = shape.headDim, page_size = shape.pageSize;
+  const int head_dim = shape.headDim;
   const int tile = shape.tile, stages = shape.stages;
   const bool has_window = shape.hasWindow, has_alibi = shape.hasAlibi;
   const float unit = decodedUnit(arch, cache_type);
@@ -290,38 +197,19 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   int x = static_cast<int>(ptx::ctaX()), y = static_cast<int>(ptx::ctaY());
   int kvHead = x / blocks, head0 = kvHead * group + x % blocks * shape.heads;
   int split = num_splits > 1 ? static_cast<int>(ptx::ctaZ()) : 0;
-  if (rows == 1 &&
-      (y >= max_tokens || y >= ptx::loadI32(query_start, max_sequences)))
+  Block block;
+  if (!findBlock(shape, query_start, lengths, max_tokens, max_sequences,
+                 max_pages_per_sequence, rows, y, x % blocks, lane, block))
     return;
-  int sequence = findSequence(query_start, max_sequences, rows, y, lane);
-  if (sequence < 0)
-    return;
-  int first = ptx::loadI32(query_start, sequence);
-  int queries = ptx::loadI32(query_start, sequence + 1) - first;
-  // The CTA's first row, counted from the sequence's first.
-  int row0 = rows > 1 ? (y - first / rows - sequence) * rows : y - first;
-  Columns live = {rows, shape.heads};
-  if (rows > 1) {
-    live.rows = minOf(rows, queries - row0);
-    if (live.rows <= 0)
-      return;
-  }
-  if (group % shape.heads != 0)
-    live.heads = minOf(shape.heads, group - x % blocks * shape.heads);
-  // Keys of row 0, which are not positive for a row at a negative position.
-  int high = ptx::loadI32(lengths, sequence) - queries + row0 + 1;
-  int keys = high + live.rows - 1;
-  // A length past the page table would read other sequences' entries.
-  i64 capacity = static_cast<i64>(max_pages_per_sequence) * page_size;
-  keys = keys > capacity ? static_cast<int>(capacity) : keys;
-
-  i64 firstColumn = static_cast<i64>(first + row0) * q_heads + head0;
+  const Columns live = block.live;
+  const int high = block.high, keys = block.keys;
+  i64 firstColumn = static_cast<i64>(block.first) * q_heads + head0;
   Results results = {static_cast<u8 *>(out) +
                          firstColumn * head_dim * queryBytesPerElement,
                      lse + firstColumn, output_scale * unit, sinks + head0};
   if (keys <= 0) {
     if (split == 0)
-      storeEmpty(shape, has_lse != 0, results, live, thread);
+      storeEmpty(shape, has_lse != 0, results, live, threadsPerCta, thread);
     return;
   }
   Job job;
@@ -344,7 +232,8 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
               static_cast<i64>(kvHead) * shape.kHeadStride;
   job.vHead = static_cast<const u8 *>(v_pages) +
               static_cast<i64>(kvHead) * shape.vHeadStride;
-  job.table = page_table + static_cast<i64>(sequence) * max_pages_per_sequence;
+  job.table =
+      page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
 
   u32 shared = ptx::dynamicShared();
   Queries fragments;
@@ -372,59 +261,28 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   publish(shape, shared, pairs, warp, lane, state);
   ptx::ctaSync();
 
+  const Partials part = partialsOf(
+      shape, partials, counters, static_cast<i64>(y) * (kv_heads * blocks) + x,
+      split, splits, num_splits);
   const int lanes = lanesPerColumn(shape), quads = head_dim / 4;
   const int columnsAtOnce = threadsPerCta / lanes;
-  int within = static_cast<int>(lane) % lanes;
-  int column0 = static_cast<int>(thread) / lanes;
-  i64 block = static_cast<i64>(y) * (kv_heads * blocks) + x;
-  const int record = partialFloats(head_dim, shape.columns);
-  float *partial = partials + block * num_splits * record;
 #pragma unroll 1
   for (int i = 0; i < ceilDiv(shape.columns, columnsAtOnce); ++i) {
-    int column = column0 + i * columnsAtOnce;
+    int column = static_cast<int>(thread) / lanes + i * columnsAtOnce;
     if (!isLive(shape, live, column))
       continue;
 #pragma unroll
     for (int k = 0; k < ceilDiv(quads, lanes); ++k) {
-      int dim = (within + k * lanes) * 4;
+      int dim = (static_cast<int>(lane) % lanes + k * lanes) * 4;
       if (dim >= head_dim)
         continue;
       float o[4], ref, sum;
       mergeWarps(shape, shared, pairs, column, dim, o, ref, sum);
-      if (num_splits == 1 || splits == 1) {
-        storeResult(shape, has_lse != 0, results, column, dim, o, ref, sum);
-        continue;
-      }
-      float *mine = partial + static_cast<i64>(split) * record;
-      ptx::storeV4(mine + column * head_dim + dim, o);
-      if (dim == 0)
-        ptx::storeV2(mine + shape.columns * head_dim + 2 * column, ref, sum);
+      storePart(shape, has_lse != 0, results, part, column, dim, o, ref, sum);
     }
   }
-  if (num_splits == 1 || splits == 1)
-    return;
-
-  // Partials before the count; the last to count sees all of them. The counter
-  // wraps to zero by itself, for the next launch.
-  ptx::fenceGpu();
-  ptx::ctaSync();
-  if (thread == 0) {
-    u32 arrived = ptx::atomicIncWrap(counters + block, splits - 1);
-    ptx::fenceGpu();
-    ptx::storeSharedU32(flag, arrived == static_cast<u32>(splits - 1));
-  }
-  ptx::ctaSync();
-  if (!ptx::loadSharedU32(flag))
-    return;
-  ptx::fenceGpu();
-#pragma unroll 1
-  for (int i = 0; i < ceilDiv(shape.columns, columnsAtOnce); ++i) {
-    int column = column0 + i * columnsAtOnce;
-    bool mine = isLive(shape, live, column);
-    // Lanes without a column of their own read one that was written.
-    mergeSplits(shape, partial, splits, num_splits, mine ? column : 0, mine,
-                has_lse != 0, results, lane);
-  }
+  finishSplits(shape, has_lse != 0, results, live, part, flag, threadsPerCta,
+               thread);
 }
 
 } // namespace kernels

@@ -75,17 +75,9 @@ KVCACHE_DEVICE void convertCodes(const AttentionShape &shape,
     int row = unit / units, key = token + row % prefillTile;
     bool seen = whole || (key >= tiles.firstKey && key < tiles.keys);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      u32 nan = 0;
-      decode4(shape.arch, shape.cacheType, Neighbours, seen ? x[e] : 0u,
-              f[2 * e], f[2 * e + 1], nan);
-      if (nan & 0x80808080u) { // only where decode4 flags them
-        f[2 * e] |=
-            (nan & 0x80u ? 0x7e00u : 0u) | (nan & 0x8000u ? 0x7e000000u : 0u);
-        f[2 * e + 1] |= (nan & 0x800000u ? 0x7e00u : 0u) |
-                        (nan & 0x80000000u ? 0x7e000000u : 0u);
-      }
-    }
+    for (int e = 0; e < 4; ++e)
+      x[e] = seen ? x[e] : 0u;
+    decode16(shape.arch, shape.cacheType, x, f);
     u32 at = tile + row * pitch + unit % units * 32;
     ptx::storeSharedV4(at, f);
     ptx::storeSharedV4(at + 16, f + 4);
@@ -112,7 +104,6 @@ KVCACHE_EXPORT kvcache_prefill(
     int k_head_stride, long long v_page_stride, int v_token_stride,
     int v_head_stride, int has_window, int has_soft_cap, int has_sinks,
     int has_alibi, int has_lse, int warps) {
-  (void)max_tokens;
   const int group = q_heads / kv_heads, threads = 32 * warps;
   const int heads = headsPerCta(group, 1, head_dim);
   const int warpRows = prefillRowsPerWarp(group, head_dim);
@@ -152,34 +143,22 @@ KVCACHE_EXPORT kvcache_prefill(
   u32 warp = ptx::shuffle(thread >> 5, 0);
   int x = static_cast<int>(ptx::ctaX()), y = static_cast<int>(ptx::ctaY());
   int kvHead = x / blocks, head0 = kvHead * group + x % blocks * heads;
-  int sequence = findSequence(query_start, max_sequences, rows, y, lane);
-  if (sequence < 0)
+  Block block;
+  if (!findBlock(shape, query_start, lengths, max_tokens, max_sequences,
+                 max_pages_per_sequence, rows, y, x % blocks, lane, block))
     return;
-  int first = ptx::loadI32(query_start, sequence);
-  int queries = ptx::loadI32(query_start, sequence + 1) - first;
-  int ctaRow = (y - first / rows - sequence) * rows;
-  if (ctaRow >= queries)
-    return;
-  int ctaRows = minOf(rows, queries - ctaRow);
-  int length = ptx::loadI32(lengths, sequence);
-  i64 capacity = static_cast<i64>(max_pages_per_sequence) * page_size;
-  int most = length > capacity ? static_cast<int>(capacity) : length;
-
-  // Row r of the sequence stands at length - queries + r. This warp's rows:
-  int row0 = ctaRow + static_cast<int>(warp) * warpRows;
-  Columns live = {maxOf(0, minOf(warpRows, queries - row0)), heads};
-  if (group % heads != 0)
-    live.heads = minOf(heads, group - x % blocks * heads);
-  int high = length - queries + row0 + 1; // keys of the warp's first row
-  int keys = live.rows > 0 ? minOf(high + live.rows - 1, most) : 0;
+  // This warp's rows.
+  int row0 = static_cast<int>(warp) * warpRows;
+  Columns live = {maxOf(0, minOf(warpRows, block.live.rows - row0)),
+                  block.live.heads};
+  int high = block.high + row0; // keys of the warp's first row
+  int keys = live.rows > 0 ? minOf(high + live.rows - 1, block.keys) : 0;
   int low = has_window ? high - 1 - window : 0;
 
   Tiles tiles;
-  tiles.keys = minOf(length - queries + ctaRow + ctaRows, most);
-  tiles.firstKey = 0;
-  if (has_window)
-    tiles.firstKey = maxOf(0, length - queries + ctaRow - window);
-  i64 firstColumn = static_cast<i64>(first + row0) * q_heads + head0;
+  tiles.keys = block.keys;
+  tiles.firstKey = has_window ? maxOf(0, block.high - 1 - window) : 0;
+  i64 firstColumn = static_cast<i64>(block.first + row0) * q_heads + head0;
   Results results = {static_cast<u8 *>(out) + firstColumn * head_dim * bytes,
                      lse + firstColumn, output_scale * unit, sinks + head0};
 
@@ -195,21 +174,7 @@ KVCACHE_EXPORT kvcache_prefill(
   shared += warps * queryArea;
 
   WarpState state;
-#pragma unroll
-  for (int i = 0; i < tilesN(shape.columns); ++i) {
-#pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        state.o[i][c][e] = 0.f;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      state.sum[i][h] = state.negRef[i][h] = 0.f;
-  }
-  state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
-  state.nanK = 0;
-
+  clear(shape, state);
   const int pitch = rowPitch(head_dim, 2);
   // From a lane's row of K to its row of V.
   const int toV = prefillTile * pitch + fragmentOffset(shape, true, lane) -
@@ -221,7 +186,7 @@ KVCACHE_EXPORT kvcache_prefill(
   tiles.vHead = static_cast<const u8 *>(v_pages) +
                 static_cast<i64>(kvHead) * v_head_stride;
   tiles.table =
-      page_table + static_cast<i64>(sequence) * max_pages_per_sequence;
+      page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
   int base = tiles.firstKey / 16 * 16;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -73,6 +73,8 @@ KVCACHE_DEVICE u32 dynamicShared() {
 template <class T> KVCACHE_DEVICE void opaque(T *&p) {
   asm volatile("" : "+l"(p));
 }
+// The same for an integer: what depends on it is computed here and stays here.
+KVCACHE_DEVICE void opaque(u32 &x) { asm volatile("" : "+r"(x)); }
 
 //===----------------------------------------------------------------------===//
 // Bits and bytes
@@ -254,6 +256,16 @@ KVCACHE_DEVICE float shuffle(float x, u32 lane) {
 }
 // vote.sync.any.pred
 KVCACHE_DEVICE bool any(bool b) { return __nvvm_vote_any_sync(-1, b); }
+// bar.red.or.pred: a barrier of the CTA, and whether `b` holds for any thread
+KVCACHE_DEVICE bool anyInCta(bool b) {
+  u32 r;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.or.pred p, 0, p; "
+               "selp.u32 %0, 1, 0, p; }"
+               : "=r"(r)
+               : "r"(static_cast<u32>(b))
+               : "memory");
+  return r != 0;
+}
 // vote.sync.ballot.b32
 KVCACHE_DEVICE u32 ballot(bool b) {
   u32 r;
@@ -508,6 +520,11 @@ KVCACHE_DEVICE void loadSharedV4(u32 *r, u32 a) {
                : "r"(a)
                : "memory");
 }
+KVCACHE_DEVICE float loadSharedF32(u32 a) {
+  float r;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(r) : "r"(a) : "memory");
+  return r;
+}
 KVCACHE_DEVICE u32 loadSharedU32(u32 a) {
   u32 r;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(a) : "memory");
@@ -515,6 +532,11 @@ KVCACHE_DEVICE u32 loadSharedU32(u32 a) {
 }
 KVCACHE_DEVICE void storeSharedV2(u32 a, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(a), "f"(x), "f"(y)
+               : "memory");
+}
+KVCACHE_DEVICE void storeSharedV4(u32 a, const float *x) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(a), "f"(x[0]),
+               "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
 }
 KVCACHE_DEVICE void storeSharedV4(u32 a, const u32 *x) {

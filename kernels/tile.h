@@ -59,16 +59,18 @@ struct AttentionShape {
   int tile, stages, unroll;
   int rows, heads, columns; // query rows, heads and columns of a CTA
   bool hasWindow, hasSoftCap, hasSinks, hasAlibi, runtimeStrides;
+  int ropeDim = 0; // elements of a row of K behind those of headDim (MLA)
 };
 
-/// The largest values of an array extent below.
-constexpr int maxTilesN = 4, maxTilesM = 2, maxChunks = 16;
+/// The largest values of an array extent below. A warp has at most 18 chunks of
+/// a row: half a row of MLA.
+constexpr int maxTilesN = 4, maxTilesM = 2, maxChunks = 18;
 
 KVCACHE_DEVICE int chunksOf(const AttentionShape &shape) {
   return shape.headDim / 16;
 }
 KVCACHE_DEVICE int pitchOf(const AttentionShape &shape) {
-  return rowPitch(shape.headDim, cacheBytes(shape.cacheType));
+  return rowPitch(shape.headDim + shape.ropeDim, cacheBytes(shape.cacheType));
 }
 KVCACHE_DEVICE bool is16Bit(const AttentionShape &shape) {
   return shape.cacheType >= CacheF16;
@@ -105,6 +107,27 @@ struct WarpState {
   u32 nanK;                   // see decode4
   u32 nanV[maxChunks]; // bytes 0, 2: dim 16c + 2g; 1, 3: dim 16c + 2g + 1
 };
+
+/// Nothing accumulated, no column with a reference.
+KVCACHE_DEVICE void clear(const AttentionShape &shape, WarpState &state) {
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
+#pragma unroll
+    for (int c = 0; c < chunksOf(shape); ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        state.o[i][c][e] = 0.f;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      state.sum[i][h] = state.negRef[i][h] = 0.f;
+  }
+  state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
+  state.nanK = 0;
+#pragma unroll
+  for (int c = 0; c < chunksOf(shape); ++c)
+    state.nanV[c] = 0;
+}
 
 /// Queries of column g of each N tile in B fragments, and the factor of the
 /// products for columns 2t and 2t + 1. The fragments are in registers, or in
@@ -334,6 +357,21 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
   }
 }
 
+/// Raises the reference of a column, whose bit in `fresh` tells that it has
+/// none, by `raise`, if its greatest score `top`, relative to it, calls for
+/// that. A column that stays without gets its bit in `unset`. Returns the
+/// factor of what was accumulated.
+KVCACHE_DEVICE float raiseReference(float top, u32 fresh, u32 bit,
+                                    float &negRef, float &raise, u32 &unset) {
+  bool first = (fresh & bit) != 0;
+  bool moves = top > (first ? ptx::asFloat(minusInfinity) : 0.f);
+  raise = moves ? top + headroom : 0.f;
+  unset |= first && !moves ? bit : 0u;
+  negRef -= raise;
+  // Nothing is accumulated yet; 2^-raise may be infinite.
+  return first ? 0.f : ptx::exp2(-raise);
+}
+
 /// Raises the references of columns whose scores outgrew them by more than the
 /// headroom, and rescales what was accumulated. The first tile comes here as
 /// well and sets the references, but for columns that see none of its tokens.
@@ -346,15 +384,10 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
     float f[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const u32 bit = 1u << (2 * i + h);
-      bool first = (state.fresh & bit) != 0;
-      float top = tileMaximum(shape, s, i, h);
-      bool moves = top > (first ? ptx::asFloat(minusInfinity) : 0.f);
-      float raise = moves ? top + headroom : 0.f;
-      unset |= first && !moves ? bit : 0u;
-      state.negRef[i][h] -= raise;
-      // Nothing is accumulated yet; 2^-raise may be infinite.
-      f[h] = first ? 0.f : ptx::exp2(-raise);
+      float raise;
+      f[h] =
+          raiseReference(tileMaximum(shape, s, i, h), state.fresh,
+                         1u << (2 * i + h), state.negRef[i][h], raise, unset);
       state.sum[i][h] *= f[h];
 #pragma unroll
       for (int m = 0; m < shape.tile / 16; ++m) {

@@ -54,6 +54,37 @@ KVCACHE_DEVICE void write16(int arch, int cacheType, int type, const u8 *from,
   ptx::storeV4(to, codes);
 }
 
+/// Writes 16 elements of a tile of 128 as e4m3 codes, and its scale: the
+/// largest magnitude that is no NaN / 448, at least 2^-126. Eight neighbouring
+/// lanes have the tile.
+KVCACHE_DEVICE void writeScaled16(int arch, int type, const u8 *from, u8 *to,
+                                  u8 *scales, bool first) {
+  u32 in[16], codes[4];
+  float x[4][4], top = 0.f;
+  load16(type, from, in);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    widen4(type, in, i, x[i]);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      top = ptx::maxF32(top, __builtin_fabsf(x[i][e]));
+  }
+#pragma unroll
+  for (int mask = 1; mask < 8; mask *= 2)
+    top = ptx::maxF32(top, ptx::shuffleXor(top, mask));
+  float scale = ptx::maxF32(ptx::divide(top, 448.f), 0x1p-126f);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      x[i][e] = ptx::divide(x[i][e], scale);
+    codes[i] = encode4(arch, E4M3, x[i]);
+  }
+  ptx::storeV4(to, codes);
+  if (first)
+    ptx::storeF32(reinterpret_cast<float *>(scales), scale);
+}
+
 } // namespace kernels
 } // namespace kvcache
 
@@ -114,4 +145,50 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
       write16(arch, cache_type, in_type, from, to, k_scale,
               k_scale_is_pow2 != 0);
   }
+}
+
+// latent [max_tokens][latent_dim] and rope [max_tokens][rope_dim] of in_type,
+// contiguous, 16-byte aligned, to rows of latentRowBytes; slots and strides as
+// above. The scale is that of the latent cache; TileScaled rows have their own.
+// Grid (latentWriteGrid, 1, 1), 128 threads, no shared memory.
+KVCACHE_EXPORT
+kvcache_write_latent(const void *latent, const void *rope, void *pages,
+                     const long long *slots, float scale, int max_tokens,
+                     long long num_slots,
+                     // structural constants
+                     int arch, int in_type, int cache_type, int latent_dim,
+                     int rope_dim, int page_size, long long page_stride,
+                     int token_stride, int scale_is_pow2) {
+  const int lanes = latentWriteLanes(latent_dim, rope_dim);
+  const int latentUnits = latent_dim / writeElements;
+  int thread = static_cast<int>(ptx::threadX());
+  int token =
+      static_cast<int>(ptx::ctaX()) * (threadsPerCta / lanes) + thread / lanes;
+  int unit = thread % lanes;
+  if (token >= max_tokens || unit >= latentUnits + rope_dim / writeElements)
+    return;
+  i64 slot = ptx::loadI64(slots, token);
+  if (slot < 0 || slot >= num_slots)
+    return;
+  u8 *row = static_cast<u8 *>(pages) + slot / page_size * page_stride +
+            slot % page_size * token_stride;
+  bool isRope = unit >= latentUnits;
+  int inPart = (isRope ? unit - latentUnits : unit) * writeElements;
+  const u8 *from =
+      static_cast<const u8 *>(isRope ? rope : latent) +
+      (static_cast<i64>(token) * (isRope ? rope_dim : latent_dim) + inPart) *
+          activationBytes(in_type);
+  if (cache_type != TileScaled) {
+    write16(arch, cache_type, in_type, from,
+            row + unit * writeElements * cacheBytes(cache_type), scale,
+            scale_is_pow2 != 0);
+    return;
+  }
+  u8 *scales = row + latent_dim;
+  if (isRope)
+    write16(arch, CacheBF16, in_type, from,
+            scales + latent_dim / 32 + inPart * 2, 1.f, true);
+  else
+    writeScaled16(arch, in_type, from, row + inPart, scales + inPart / 128 * 4,
+                  unit % 8 == 0);
 }

@@ -109,8 +109,10 @@ def successors(code, labels):
     for k, i in enumerate(code):
         following = [k + 1] if k + 1 < len(code) else []
         targets = [labels[t] for t in TARGET.findall(i.operands) if labels.get(t, len(code)) < len(code)]
-        if i.base in ("BRA", "UBRA", "JMP"):
-            # A plain BRA ends the block; @P BRA, BRA.DIV, BRA.U UP0 fall through.
+        if i.op.startswith("BRA.DIV"):  # the way of a warp whose lanes have parted
+            result.append(following)
+        elif i.base in ("BRA", "UBRA", "JMP"):
+            # A plain BRA ends the block; @P BRA, BRA.U UP0 fall through.
             plain = not i.predicate and i.operands.startswith("`(")
             result.append(targets if plain else targets + following)
         elif i.base in ("EXIT", "RET", "KILL"):

@@ -32,15 +32,17 @@ LENGTHS = [
 
 
 def legal(case):
-    tile = int(case["tuning"].split("x")[0]) if case["tuning"] != "default" else 32
-    return 4 * tile % case["page_size"] == 0
+    """For a case or two values of one."""
+    tuning = case.get("tuning", "default")
+    tile = int(tuning.split("x")[0]) if tuning != "default" else 32
+    return 4 * tile % case.get("page_size", 16) == 0
 
 
 def pairwise(dimensions, rng, legal):
     """Cases so that each pair of values of two dimensions occurs: greedy, with random candidates."""
     names = list(dimensions)
     missing = {(a, x, b, y) for a, b in itertools.combinations(names, 2) for x in dimensions[a] for y in dimensions[b]}
-    missing = {m for m in missing if legal_pair(m, legal)}
+    missing = {m for m in missing if legal({m[0]: m[1], m[2]: m[3]})}
     cases = []
     while missing:
         seed = sorted(missing, key=str)[rng.integers(len(missing))]
@@ -58,11 +60,6 @@ def pairwise(dimensions, rng, legal):
         cases.append(best)
         missing -= {(a, best[a], b, best[b]) for a, b in itertools.combinations(names, 2)}
     return cases
-
-
-def legal_pair(m, legal):
-    both = dict(((m[0], m[1]), (m[2], m[3])))
-    return legal({"tuning": both.get("tuning", "default"), "page_size": both.get("page_size", 16)})
 
 
 def main():

@@ -39,6 +39,20 @@ int g_prefill_rows(int g, int d, int w) { return prefillRows(g, d, w); }
 int g_prefill_columns(int g, int d) { return prefillColumns(g, d); }
 int g_prefill_shared(int d, int c, int q, int w) { return prefillSharedBytes(d, c, q, w); }
 int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int p) { return prefillWarps(a, qt, ct, q, k, d, p); }
+int g_mla_columns(int h, int r) { return mlaColumns(h, r); }
+int g_mla_heads(int h, int r) { return mlaHeadsPerCta(h, r); }
+int g_mla_rows(int h, int t, int s) { return chooseMlaRows(h, t, s); }
+int g_mla_shared(int a, int ct, int l, int r, int c, int t, int s) { return mlaSharedBytes(a, ct, l, r, c, t, s); }
+int g_latent_row(int ct, int l, int r) { return latentRowBytes(ct, l, r); }
+int g_latent_write_grid(int t, int l, int r) { return latentWriteGrid(t, l, r); }
+void g_mla_defaults(int a, int ct, int l, int r, int c, int *o) {
+  MlaTuning t = mlaDefaults(a, ct, l, r, c);
+  o[0] = t.tile; o[1] = t.stages;
+}
+const char *g_latent_problem(int ct, int l, int r, int p, long long ps, int ts) { return latentProblem(ct, l, r, p, ps, ts); }
+const char *g_mla_problem(int a, int qt, int ct, int h, int l, int r, int rows, int t, int s, int st, int n) {
+  return mlaProblem(a, qt, ct, h, l, r, rows, t, s, st, n);
+}
 int g_elementwise_grid(long long n) { return elementwiseGrid(n); }
 int g_write_grid_y(int h, int p) { return writeGridY(h, p); }
 int g_cache_bytes(int c) { return cacheBytes(c); }
@@ -75,7 +89,8 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
         run(tool("clang++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-I", kernels_dir, source, "-o", library)
         self.lib = ctypes.CDLL(library)
         self.lib.g_partials.restype = self.lib.g_counters.restype = ctypes.c_longlong
-        self.lib.g_problem.restype = ctypes.c_char_p
+        for name in ("g_problem", "g_mla_problem", "g_latent_problem"):
+            getattr(self.lib, name).restype = ctypes.c_char_p
 
     def __getattr__(self, name):
         return getattr(self.lib, "g_" + name)
@@ -85,12 +100,21 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
         self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, out)
         return dict(tile=out[0], stages=out[1], unroll=out[2], min_ctas=out[3])
 
+    def mla_tuning(self, v):
+        out = (ctypes.c_int * 2)()
+        self.lib.g_mla_defaults(v["arch"], v["cache_type"], v["latent_dim"], v["rope_dim"], self.columns_of(v), out)
+        return dict(tile=out[0], stages=out[1])
+
     def columns_of(self, v):
         """Columns of a CTA for the constants of an attention instance."""
+        if "latent_dim" in v:
+            return self.lib.g_mla_columns(v["heads"], v["rows"])
         return self.lib.g_columns(v["q_heads"] // v["kv_heads"], v["rows"], v["head_dim"])
 
     def shared_of(self, v):
         """Dynamic shared memory for the constants of an attention instance."""
+        if "latent_dim" in v:
+            return self.lib.g_mla_shared(*(v[k] for k in ("arch", "cache_type", "latent_dim", "rope_dim")), self.columns_of(v), v["tile"], v["stages"])
         if v.get("prefill"):
             columns = self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
             return self.lib.g_prefill_shared(v["head_dim"], columns, v["q_type"], v["warps"])
@@ -98,6 +122,9 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
                                  v["tile"], v["stages"])
 
     def grid_of(self, v, rows, sequences):
+        if "latent_dim" in v:
+            per_cta = self.lib.g_mla_heads(v["heads"], v["rows"])
+            return -(-v["heads"] // per_cta), self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"]
         return (self.lib.g_grid_x(v["q_heads"], v["kv_heads"], 1 if v.get("prefill") else v["rows"], v["head_dim"]),
                 self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"])
 
@@ -162,6 +189,16 @@ WRITE_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), (
                    ("v_scale_is_pow2", "i32"), ("per_head", "i32")]
 
 
+MLA = [("q", "p"), ("pages", "p"), ("page_table", "p"), ("lengths", "p"), ("query_start", "p"), ("out", "p"), ("lse", "p"),
+       ("partials", "p"), ("counters", "p"), ("score_scale", "float"), ("output_scale", "float"), ("max_tokens", "i32"),
+       ("max_sequences", "i32"), ("max_pages_per_sequence", "i32")]
+MLA_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("cache_type", "i32"), ("heads", "i32"), ("latent_dim", "i32"),
+                 ("rope_dim", "i32"), ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("tile", "i32"),
+                 ("stages", "i32"), ("rows", "i32"), ("split_tokens", "i32"), ("num_splits", "i32"), ("has_lse", "i32")]
+WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), ("scale", "float"), ("max_tokens", "i32"),
+                ("num_slots", "i64")]
+WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("latent_dim", "i32"), ("rope_dim", "i32"),
+                          ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32")]
 PREFILL = [a for a in ATTENTION if a[0] not in ("partials", "counters")]
 PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "split_tokens", "num_splits")]
 PREFILL_CONSTANTS += [("warps", "i32")]
@@ -281,6 +318,34 @@ class Builder:
         v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), num_splits=1, split_tokens=0, tile=16, stages=2, unroll=1)
         ctas = g.ctas(v["arch"], g.shared_of(v))
         return (name, wrapper(name, "kvcache_prefill", PREFILL, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
+
+    def latent(self, v):
+        """Strides of a latent cache, contiguous unless given, and what Geometry.h has against it."""
+        g = self.geometry
+        v.setdefault("token_stride", g.latent_row(v["cache_type"], v["latent_dim"], v["rope_dim"]))
+        v.setdefault("page_stride", v["page_size"] * v["token_stride"])
+        if problem := g.latent_problem(v["cache_type"], v["latent_dim"], v["rope_dim"], v["page_size"],
+                                       ctypes.c_longlong(v["page_stride"]), v["token_stride"]):
+            raise ValueError(f"Geometry.h refuses {v}: {problem.decode()}")
+
+    def mla(self, name, **values):
+        """LLVM IR of an MLA instance; unset tuning comes from Geometry.h."""
+        v = dict(cache_type=0, latent_dim=512, rope_dim=64, rows=1, has_lse=1, num_splits=1, warps=8)
+        v.update(values)
+        v["head_dim"] = v["latent_dim"]  # of the output
+        self.latent(v)
+        for key, value in self.geometry.mla_tuning(v).items():
+            v.setdefault(key, value)
+        v.setdefault("split_tokens", v["tile"])
+        if problem := self.geometry.mla_problem(*(v[k] for k in ("arch", "q_type", "cache_type", "heads", "latent_dim", "rope_dim",
+                                                                 "rows", "tile", "stages", "split_tokens", "num_splits"))):
+            raise ValueError(f"Geometry.h refuses {v}: {problem.decode()}")
+        return (name, wrapper(name, "kvcache_mla_attention", MLA, MLA_CONSTANTS, v, 1, threads=256)), v
+
+    def write_latent(self, name, **values):
+        v = dict(dict(cache_type=0, latent_dim=512, rope_dim=64, scale_is_pow2=0), **values)
+        self.latent(v)
+        return (name, wrapper(name, "kvcache_write_latent", WRITE_LATENT, WRITE_LATENT_CONSTANTS, v, 1)), v
 
     def elementwise(self, name, function, **values):
         arguments, constants = ELEMENTWISE[function]

@@ -88,29 +88,47 @@ class Batch:
             self.table[i, :n] = order[used:used + n]
             self.table_used[i, :n] = True
             used += n
-        # Codes of about normal values, as [page][token][head][dim].
-        values = VALUES[s["cache_type"]]
-        if s["cache_type"] < 2:
-            finite = np.sort(values[:128][np.isfinite(values[:128])])
-            x = np.abs(rng.standard_normal(4096))
-            codes = (np.abs(finite[None] - x[:, None]).argmin(1) | rng.integers(0, 2, 4096) << 7).astype(np.uint8)
-        else:
-            codes = to_bits(rng.standard_normal(4096).astype(np.float32), s["cache_type"] - 2)
-            k_scale = v_scale = 1
-        size = (self.pages, page, heads, dim)
-        self.k, self.v = (codes[rng.integers(0, 4096, size)] for _ in range(2))
         self.slot_used = np.zeros((self.pages, page), bool)
         for i, n in enumerate(lengths):
             t = np.arange(n)
             self.slot_used[self.table[i, t // page], t % page] = True
-        for c in (self.k, self.v):
-            c[~self.slot_used] = np.where(np.arange(dim) % 2, *((0x7F, 0xFF) if s["cache_type"] < 2 else (0x7FC1, 0xFFFF))).astype(c.dtype)
+        self.k_scale, self.v_scale = np.float32(k_scale), np.float32(v_scale)
+        self.out_dim = dim
+        self.fill(rng)
         self.q = rng.standard_normal((self.rows, s["q_heads"], dim)).astype(np.float32)
         self.q[self.total:] = np.nan
-        self.k_scale, self.v_scale = np.float32(k_scale), np.float32(v_scale)
-        if s.get("per_head"):
-            self.k_scale, self.v_scale = (np.float32(x * 1.7 ** np.arange(heads)) for x in (k_scale, v_scale))
         self.softmax_scale = dim**-0.5 if softmax_scale is None else softmax_scale
+
+    def codes(self, rng, size):
+        """Codes of about normal values."""
+        cache_type = self.shape["cache_type"]
+        if cache_type in (2, 3):
+            codes = to_bits(rng.standard_normal(4096).astype(np.float32), cache_type - 2)
+        else:
+            values = VALUES[cache_type % 4]  # those of fp8_ds_mla are e4m3
+            finite = np.sort(values[:128][np.isfinite(values[:128])])
+            x = np.abs(rng.standard_normal(4096))
+            codes = (np.abs(finite[None] - x[:, None]).argmin(1) | rng.integers(0, 2, 4096) << 7).astype(np.uint8)
+        return codes[rng.integers(0, 4096, size)]
+
+    def fill(self, rng):
+        """K and V as codes [page][token][head][dim]; NaN in unused slots."""
+        s = self.shape
+        heads, dim = s["kv_heads"], s["head_dim"]
+        self.k, self.v = (self.codes(rng, (self.pages, s["page_size"], heads, dim)) for _ in range(2))
+        for c in (self.k, self.v):
+            c[~self.slot_used] = np.where(np.arange(dim) % 2, *((0x7F, 0xFF) if s["cache_type"] < 2 else (0x7FC1, 0xFFFF))).astype(c.dtype)
+        if s["cache_type"] >= 2:
+            self.k_scale = self.v_scale = np.float32(1)
+        if s.get("per_head"):
+            self.k_scale, self.v_scale = (np.float32(x * 1.7 ** np.arange(heads)) for x in (self.k_scale, self.v_scale))
+
+    def rows_of(self, sequence):
+        """K and V of a sequence, [token][head][dim] in float64."""
+        t, page = np.arange(self.lengths[sequence]), self.shape["page_size"]
+        pages, values = self.table[sequence, t // page], VALUES[self.shape["cache_type"]]
+        return tuple(values[c[pages, t % page]] * np.reshape(np.float64(s), (-1, 1))
+                     for c, s in ((self.k, self.k_scale), (self.v, self.v_scale)))
 
     def slot(self, sequence, token):
         page = self.shape["page_size"]
@@ -162,18 +180,14 @@ class Batch:
     def reference(self):
         """Output, LSE and sum of |p v| of every row in float64."""
         s = self.shape
-        page, group = s["page_size"], s["q_heads"] // s["kv_heads"]
-        values = VALUES[s["cache_type"]]
+        group = s["q_heads"] // s["kv_heads"]
         q = from_bits(self.query_bits(), s["q_type"]).astype(np.float64)
         shape = (self.total, s["q_heads"])
-        out, magnitude = np.zeros(shape + (s["head_dim"],)), np.zeros(shape + (s["head_dim"],))
+        out, magnitude = np.zeros(shape + (self.out_dim,)), np.zeros(shape + (self.out_dim,))
         lse = np.full(shape, -np.inf)
         with np.errstate(all="ignore"):
             for i, n in enumerate(self.lengths):
-                t = np.arange(n)
-                pages = self.table[i, t // page]
-                k, v = (values[c[pages, t % page]] for c in (self.k, self.v))  # [token][head][dim]
-                k, v = (x * np.reshape(np.float64(s), (-1, 1)) for x, s in ((k, self.k_scale), (v, self.v_scale)))
+                k, v = self.rows_of(i)
                 for j in range(self.queries[i]):
                     row, position = self.query_start[i] + j, n - self.queries[i] + j
                     if position < 0:
@@ -199,6 +213,61 @@ class Batch:
         return out, lse, magnitude
 
 
+class LatentBatch(Batch):
+    """The same with one latent row a token (MLA), as bytes [page][token][row]."""
+
+    def __init__(self, shape, lengths, queries=None, softmax_scale=0.1, **more):
+        dim = shape["latent_dim"] + shape["rope_dim"]
+        super().__init__(dict(shape, q_heads=shape["heads"], kv_heads=1, head_dim=dim, layout=None), lengths, queries,
+                         softmax_scale=softmax_scale, **more)
+
+    def fill(self, rng):
+        s = self.shape
+        self.out_dim = latent = s["latent_dim"]
+        where, rope = (self.pages, s["page_size"]), s["rope_dim"]
+        if s["cache_type"] == 4:
+            # Scales some binades apart, as tokens have them.
+            scales = (2.0 ** rng.uniform(-4, 1, where + (latent // 128,))).astype(np.float32)
+            parts = (self.codes(rng, where + (latent,)), scales, to_bits(rng.standard_normal(where + (rope,)).astype(np.float32), 1))
+        else:
+            parts = (self.codes(rng, where + (latent + rope,)),)
+        self.rows_bytes = np.concatenate([np.ascontiguousarray(p).view(np.uint8) for p in parts], -1)
+        self.rows_bytes[~self.slot_used] = np.where(np.arange(self.rows_bytes.shape[-1]) % 2, 0x7F, 0xFF)
+        if s["cache_type"] >= 2:
+            self.k_scale = np.float32(1)
+        self.v_scale = self.k_scale
+
+    def set_bytes(self, sequence, token, first, data):
+        page, offset = self.slot(sequence, token)
+        self.rows_bytes[page, offset, first:first + len(data)] = list(data)
+
+    def values(self):
+        """Every slot, [page][token][latent and rotary part] in float64."""
+        s, rows = self.shape, self.rows_bytes
+        latent = s["latent_dim"]
+        with np.errstate(invalid="ignore"):
+            if s["cache_type"] == 4:
+                scales = np.ascontiguousarray(rows[..., latent:latent + latent // 32]).view(np.float32).astype(np.float64)
+                rope = VALUES[3][np.ascontiguousarray(rows[..., latent + latent // 32:]).view(np.uint16)]
+                return np.concatenate([VALUES[0][rows[..., :latent]] * np.repeat(scales, 128, -1), rope], -1)
+            codes = rows if s["cache_type"] < 2 else rows.view(np.uint16)
+            return VALUES[s["cache_type"]][codes] * np.float64(self.k_scale)
+
+    def rows_of(self, sequence):
+        t, page = np.arange(self.lengths[sequence]), self.shape["page_size"]
+        k = self.values()[self.table[sequence, t // page], t % page][:, None]
+        return k, k[..., :self.out_dim]
+
+    def pools(self):
+        s, width = self.shape, self.rows_bytes.shape[-1]
+        pool = np.full(self.pages * s["page_stride"], 0x7F, np.uint8)
+        written = np.zeros(pool.size, np.uint8)
+        p, t, b = np.ogrid[:self.pages, :s["page_size"], :width]
+        at = p * s["page_stride"] + t * s["token_stride"] + b
+        pool[at], written[at] = self.rows_bytes, np.broadcast_to(self.slot_used[..., None], at.shape)
+        return [pool], [written]
+
+
 class Result:
     """What a launch left behind, and its comparison with the reference."""
 
@@ -215,8 +284,8 @@ class Result:
         if (np.isnan(got) != nan).any():
             found.append(f"NaN in {np.isnan(got).sum()} outputs, expected in {nan.sum()}; first difference at "
                          f"{tuple(np.argwhere(np.isnan(got) != nan)[0])}")
-        # P has the type of what it multiplies: f16, or bf16 with a cache of bf16.
-        bound = ulp(want, q_type) + 2.0 ** (-8 if b.shape["cache_type"] == 3 else -9) * magnitude
+        # P has the type of what it multiplies: f16, or bf16 with a cache of bf16 or of fp8_ds_mla.
+        bound = ulp(want, q_type) + 2.0 ** (-8 if b.shape["cache_type"] >= 3 else -9) * magnitude
         with np.errstate(invalid="ignore"):
             error = np.where(nan | np.isnan(got), 0, np.abs(got - want))
             ratio = np.where(nan, 0, error / bound)

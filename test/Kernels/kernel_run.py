@@ -28,11 +28,15 @@ class Attention:
         key = tuple(sorted((k, v.name if hasattr(v, "page_bytes") else v) for k, v in values.items()))
         if key not in self.instances:
             name = f"attention_{len(self.instances)}"
-            given = {k: v for k, v in values.items() if k != "prefill"}
-            kernel, full = (self.builder.prefill if values.get("prefill") else self.builder.attention)(name, **given)
-            self.instances[key] = (name, dict(full, layout=values["layout"]))
+            kernel, full = self.build(name, values)
+            self.instances[key] = (name, full)
             self.pending.setdefault(values["arch"], []).append(kernel)
         return self.instances[key]
+
+    def build(self, name, values):
+        given = {k: v for k, v in values.items() if k != "prefill"}
+        kernel, full = (self.builder.prefill if values.get("prefill") else self.builder.attention)(name, **given)
+        return kernel, dict(full, layout=values["layout"])
 
     def compile(self):
         for arch, kernels in self.pending.items():
@@ -50,6 +54,27 @@ class Attention:
         words = g.counters(x, y, splits) // 4
         return np.full(max(floats, 4), np.nan, np.float32), np.zeros(max(words, 1), np.uint32)
 
+    def pages(self, v, batch, buffers, maps, offsets):
+        """Addresses of K and V."""
+        k = self.device.buffer(buffers[0], "k_pages", maps[0] if maps else None)
+        if len(buffers) > 1:
+            vv = self.device.buffer(buffers[1], "v_pages", maps[1] if maps else None)
+        else:
+            vv = k + batch.layout.v_offset
+        return k + offsets[0], vv + offsets[1]
+
+    def arguments(self, v, batch, pointers, rows):
+        """All arguments of a launch."""
+        pointers = pointers + [np.uint64(self.device.buffer(batch.sinks, "sinks") if v["has_sinks"] else 0),
+                               np.uint64(self.device.buffer(batch.slopes, "alibi_slopes") if v["has_alibi"] else 0)]
+        heads = v["kv_heads"] if v["per_head"] else 1
+        arguments = pointers + [*np.resize(batch.score_scale(), heads), *np.resize(batch.v_scale, heads), batch.cap_constant(),
+                                np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages), np.int32(batch.window or 0)]
+        if v["runtime_strides"]:
+            for strides in (batch.layout.k, batch.layout.v):
+                arguments += [np.int64(strides[0]), np.int32(strides[1]), np.int32(strides[2])]
+        return arguments
+
     def run(self, instance, batch, launches=1, late=False, quantum=0, pools=None, offsets=(0, 0)):
         """Result of the last of `launches` launches, and findings of all. `pools`: buffers and maps instead of the batch's."""
         self.compile()
@@ -61,31 +86,19 @@ class Attention:
         findings, outputs = [], []
         for _ in range(launches):
             d.clear()
-            out = np.full(q.shape, SENTINEL if q.dtype == np.uint16 else SENTINEL32, q.dtype)
+            out = np.full(q.shape[:2] + (batch.out_dim,), SENTINEL if q.dtype == np.uint16 else SENTINEL32, q.dtype)
             lse = np.full(q.shape[:2], SENTINEL32, np.uint32).view(np.float32)
-            k = d.buffer(buffers[0], "k_pages", maps[0] if maps else None)
-            if len(buffers) > 1:
-                vv = d.buffer(buffers[1], "v_pages", maps[1] if maps else None)
-            else:
-                vv = k + batch.layout.v_offset
             split = v["num_splits"] > 1
-            pointers = [d.buffer(q, "q", batch.query_written()), k + offsets[0], vv + offsets[1],
+            pages = self.pages(v, batch, buffers, maps, offsets)
+            pointers = [d.buffer(q, "q", batch.query_written()), *pages,
                         d.buffer(batch.table, "page_table", np.repeat(batch.table_used.reshape(-1), 4).astype(np.uint8)),
                         d.buffer(batch.lengths, "lengths"), d.buffer(batch.query_start, "query_start"),
                         d.buffer(out, "out", writable=True),
                         d.buffer(lse, "lse", writable=True) if v["has_lse"] else 0,
                         *([] if v.get("prefill") else [
                             d.buffer(partials, "partials", np.zeros(partials.nbytes, np.uint8), writable=True) if split else 0,
-                            d.buffer(counters, "counters", writable=True) if split else 0]),
-                        d.buffer(batch.sinks, "sinks") if v["has_sinks"] else 0,
-                        d.buffer(batch.slopes, "alibi_slopes") if v["has_alibi"] else 0]
-            arguments = [np.uint64(p) for p in pointers]
-            heads = v["kv_heads"] if v["per_head"] else 1
-            arguments += [*np.resize(batch.score_scale(), heads), *np.resize(batch.v_scale, heads), batch.cap_constant(),
-                          np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages), np.int32(batch.window or 0)]
-            if v["runtime_strides"]:
-                for strides in (batch.layout.k, batch.layout.v):
-                    arguments += [np.int64(strides[0]), np.int32(strides[1]), np.int32(strides[2])]
+                            d.buffer(counters, "counters", writable=True) if split else 0])]
+            arguments = self.arguments(v, batch, [np.uint64(p) for p in pointers], rows)
             grid = g.grid_of(v, rows, len(batch.lengths))
             findings += d.launch(self.modules[name], name, grid, g.shared_of(v), arguments, late=late, quantum=quantum,
                                  block=32 * v.get("warps", 4))
@@ -94,6 +107,19 @@ class Attention:
             if (out != outputs[0][0]).any() or (lse.view(np.uint32) != outputs[0][1].view(np.uint32)).any():
                 findings.append("two launches differ")
         return Result(batch, *outputs[-1], counters), findings
+
+
+class MLA(Attention):
+    """Compiled instances of attention over a latent cache."""
+
+    def build(self, name, values):
+        return self.builder.mla(name, **values)
+
+    def pages(self, v, batch, buffers, maps, offsets):
+        return (self.device.buffer(buffers[0], "pages", maps[0] if maps else None),)
+
+    def arguments(self, v, batch, pointers, rows):
+        return pointers + [batch.score_scale(), batch.v_scale, np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages)]
 
 
 class Write:
@@ -130,6 +156,34 @@ class Write:
         return pools, d.launch(module, name, grid, 0, arguments)
 
 
+class WriteLatent:
+    """Compiled instances of the write of latent rows."""
+
+    def __init__(self, builder, device):
+        self.builder, self.device, self.modules = builder, device, {}
+
+    def add(self, instances):
+        """`instances`: {name: values} of one architecture, compiled as one module."""
+        built = {name: self.builder.write_latent(name, **values) for name, values in instances.items()}
+        (arch,) = {values["arch"] for values in instances.values()}
+        module = self.device.module(self.builder.ptx([kernel for kernel, _ in built.values()], arch))
+        self.modules.update((name, (module, full)) for name, (_, full) in built.items())
+        return {name: full for name, (_, full) in built.items()}
+
+    def run(self, name, latent, rope, slots, pages, scale=1, fill=0xAA, num_slots=None):
+        """latent, rope: bits [token][element]. Returns the pool and findings."""
+        module, v = self.modules[name]
+        d, g = self.device, self.builder.geometry
+        d.clear()
+        pool = np.full(pages * v["page_stride"], fill, np.uint8)
+        pointers = [d.buffer(np.ascontiguousarray(latent), "latent"), d.buffer(np.ascontiguousarray(rope), "rope"),
+                    d.buffer(pool, "pages", writable=True), d.buffer(np.ascontiguousarray(slots, np.int64), "slots")]
+        arguments = [*(np.uint64(p) for p in pointers), np.float32(scale), np.int32(len(slots)),
+                     np.int64(pages * v["page_size"] if num_slots is None else num_slots)]
+        grid = (g.latent_write_grid(len(slots), v["latent_dim"], v["rope_dim"]), 1, 1)
+        return pool, d.launch(module, name, grid, 0, arguments)
+
+
 class Suite:
     """A test file: options, checks, and the last line that lit's reader wants to see."""
 
@@ -145,7 +199,9 @@ class Suite:
         self.builder = Builder(o.library, KERNELS_DIR, o.work)
         self.device = Device(o.machine)
         self.attention = Attention(self.builder, self.device)
+        self.mla = MLA(self.builder, self.device)
         self.write = Write(self.builder, self.device)
+        self.write_latent = WriteLatent(self.builder, self.device)
         self.passed = self.failed = 0
         self.start = time.time()
 
@@ -163,7 +219,8 @@ class Suite:
     def attend(self, name, instance, batch, **options):
         """Runs a batch and compares it with the reference."""
         lse_error = options.pop("lse_error", 1e-5)
-        result, findings = self.attention.run(instance, batch, **options)
+        kind = self.mla if "latent_dim" in instance[1] else self.attention
+        result, findings = kind.run(instance, batch, **options)
         problems = result.problems(bool(instance[1]["has_lse"]), lse_error) + findings
         self.check(f"{name} {describe(instance)}", problems)
         return result
@@ -177,6 +234,10 @@ class Suite:
 
 def describe(instance):
     v = instance[1]
+    if "latent_dim" in v:
+        return (f"mla sm_{v['arch']} {('f16', 'bf16')[v['q_type']]} {v['heads']} heads {v['latent_dim']}+{v['rope_dim']} cache "
+                f"{v['cache_type']} page {v['page_size']} tile {v['tile']}x{v['stages']} splits {v['num_splits']}x{v['split_tokens']} "
+                f"rows {v['rows']} lse {v['has_lse']}")
     return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {('f16', 'bf16', 'f32')[v['q_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
             f"page {v['page_size']} {v['layout'].name} tile {v['tile']}x{v['stages']} u{v['unroll']} "
             f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']} rows {v['rows']} "
