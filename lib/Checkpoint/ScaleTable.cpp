@@ -777,7 +777,10 @@ private:
       report(strict ? Severity::Error : Severity::Warning, i,
              "MLA has one scale for its latent cache, but k is " + describe(k) +
                  " and v is " + describe(v) +
-                 (strict ? "" : "; only k is used"),
+                 (strict
+                      ? "; expected equal values (scale-policy=compatible uses "
+                        "only k)"
+                      : "; only k is used"),
              v.key, v.file);
       if (strict)
         return false;

@@ -1,5 +1,4 @@
-//===- KVCacheToReference.cpp - Executable definition of the cache ops
-//------===//
+//===- KVCacheToReference.cpp - Executable definition of the cache ops ----===//
 
 #include "ReferenceArithmetic.h"
 #include "kvcache/Conversion/Passes.h"
@@ -83,7 +82,7 @@ static LogicalResult checkOp(Operation *op) {
   auto access = dyn_cast<CacheOpInterface>(op);
   if (access && failed(checkHandle(access)))
     return failure();
-  auto attention = dyn_cast<PagedAttentionOp>(op);
+  auto attention = dyn_cast<AttentionOpInterface>(op);
   if (!attention)
     return success();
   for (auto [name, value] :
@@ -94,7 +93,7 @@ static LogicalResult checkOp(Operation *op) {
              << name << " is " << value.getType()
              << ", but the op carries no scale for it; use f16, bf16 or f32, "
                 "with 'kvcache.quantize' or 'kvcache.dequantize' around it";
-  if (!attention.getSoftmaxScale())
+  if (!attention.getSoftmaxScaleAttr())
     return op->emitOpError()
            << "has no 'softmax_scale'; run 'kvcache-apply-model-config' with "
               "the model's config.json, or give the attribute";
@@ -119,7 +118,8 @@ public:
       : module(module), arithmetic(module) {}
 
   void lower(WriteOp op);
-  void lower(PagedAttentionOp op);
+  void lower(WriteLatentOp op);
+  void lower(AttentionOpInterface op);
   void lower(QuantizeOp op);
   void lower(DequantizeOp op);
   void lower(LoadScaleOp op);
@@ -186,13 +186,27 @@ private:
   Value quantizeQuotient(Builder &b, Value quotient, FloatType type);
   void writeElement(Builder &b, Value element, Value scale, Value pages,
                     ValueRange indices);
-  void attendRow(Builder &b, PagedAttentionOp op, Value sequence, Value row,
+  void writeBytes(Builder &b, Value element, Value pages, ValueRange token,
+                  Value offset);
+  Value readBytes(Builder &b, FloatType type, Value pages, ValueRange token,
+                  Value offset);
+  void writeRows(Builder &b, CacheOpInterface op, Value rows,
+                 function_ref<void(Builder &, Value, Value, Value)> writeRow);
+  void writeTiles(Builder &b, WriteLatentOp op, Value latent, Value rope,
+                  Value row, ValueRange token);
+  Value readCache(Builder &b, CacheType type, Value pages, ValueRange token,
+                  Value d, bool isRotary);
+  void attendRow(Builder &b, AttentionOpInterface op, Value sequence, Value row,
                  Value position);
 
   /// What `attendRow` needs of the op it is in.
   struct Attention {
     Value query, out, lse, accumulator;
     ScaleValues kScale, vScale;
+    double softmaxScale = 0;
+    std::optional<double> softCap;
+    std::optional<int64_t> window;
+    int64_t valueDim = 0;
   };
 
   ModuleOp module;
@@ -289,30 +303,24 @@ void ReferenceLowering::writeElement(Builder &b, Value element, Value scale,
   store(b, code, pages, indices);
 }
 
-void ReferenceLowering::lower(WriteOp op) {
-  ImplicitLocOpBuilder b(op.getLoc(), op);
-  auto view = op.getCache().getDefiningOp<ViewCacheOp>();
-  CacheOp cache = getCacheDeclaration(op.getCache());
-  bool quantized = cache.getCacheType().isQuantized();
+//===----------------------------------------------------------------------===//
+// Writes
+//===----------------------------------------------------------------------===//
+
+/// Calls `writeRow(b, row, page, token)` for each row that has a slot.
+void ReferenceLowering::writeRows(
+    Builder &b, CacheOpInterface op, Value rows,
+    function_ref<void(Builder &, Value, Value, Value)> writeRow) {
+  auto view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
+  CacheOp cache = getCacheDeclaration(op.getCacheHandle());
   Value pageSize = index(b, cache.getGroupOp().getPageSize());
-  struct Side {
-    Value rows, pages;
-    ScaleValues scale;
-  };
-  Side sides[] = {{readBuffer(b, op.getKey()), view.getKPages(), {}},
-                  {readBuffer(b, op.getValue()), view.getVPages(), {}}};
-  if (quantized) {
-    sides[0].scale = getScale(b, cache.getKScaleOp());
-    sides[1].scale = getScale(b, cache.getVScaleOp());
-  }
   Value zero = index(b, 0);
   Value numSlots =
       arith::MulIOp::create(b, dim(b, view.getKPages(), 0), pageSize);
   // There may be more rows than slots (padding) and more slots than rows.
-  Value rows = arith::MinSIOp::create(b, dim(b, sides[0].rows, 0),
-                                      dim(b, view.getSlots(), 0));
-
-  loop(b, zero, rows, [&](Builder &b, Value row) {
+  Value numRows =
+      arith::MinSIOp::create(b, dim(b, rows, 0), dim(b, view.getSlots(), 0));
+  loop(b, zero, numRows, [&](Builder &b, Value row) {
     Value slot = loadIndex(b, view.getSlots(), row);
     Value isSlot =
         arith::CmpIOp::create(b, arith::CmpIPredicate::sge, slot, zero);
@@ -323,42 +331,204 @@ void ReferenceLowering::lower(WriteOp op) {
     ImplicitLocOpBuilder in(b.getLoc(), branch.thenBlock()->getTerminator());
     Value page = arith::DivUIOp::create(in, slot, pageSize);
     Value token = arith::RemUIOp::create(in, slot, pageSize);
-    loop(in, zero, index(in, cache.getCacheType().getNumHeads()),
-         [&](Builder &b, Value head) {
-           for (Side &side : sides) {
-             Value scale =
-                 quantized ? scaleOfHead(b, side.scale, head) : Value();
-             loop(b, zero, index(b, cache.getCacheType().getHeadDim()),
-                  [&](Builder &b, Value d) {
-                    writeElement(b, load(b, side.rows, {row, head, d}), scale,
-                                 side.pages, {page, token, head, d});
-                  });
-           }
-         });
+    writeRow(in, row, page, token);
+  });
+}
+
+void ReferenceLowering::lower(WriteOp op) {
+  ImplicitLocOpBuilder b(op.getLoc(), op);
+  auto view = op.getCache().getDefiningOp<ViewCacheOp>();
+  CacheOp cache = getCacheDeclaration(op.getCache());
+  bool quantized = cache.getCacheType().isQuantized();
+  struct Side {
+    Value rows, pages;
+    ScaleValues scale;
+  };
+  Side sides[] = {{readBuffer(b, op.getKey()), view.getKPages(), {}},
+                  {readBuffer(b, op.getValue()), view.getVPages(), {}}};
+  if (quantized) {
+    sides[0].scale = getScale(b, cache.getKScaleOp());
+    sides[1].scale = getScale(b, cache.getVScaleOp());
+  }
+  writeRows(
+      b, op, sides[0].rows,
+      [&](Builder &b, Value row, Value page, Value token) {
+        Value zero = index(b, 0);
+        loop(b, zero, index(b, cache.getCacheType().getNumHeads()),
+             [&](Builder &b, Value head) {
+               for (Side &side : sides) {
+                 Value scale =
+                     quantized ? scaleOfHead(b, side.scale, head) : Value();
+                 loop(b, zero, index(b, cache.getCacheType().getHeadDim()),
+                      [&](Builder &b, Value d) {
+                        writeElement(b, load(b, side.rows, {row, head, d}),
+                                     scale, side.pages, {page, token, head, d});
+                      });
+               }
+             });
+      });
+  op.erase();
+}
+
+void ReferenceLowering::lower(WriteLatentOp op) {
+  ImplicitLocOpBuilder b(op.getLoc(), op);
+  CacheOp cache = getCacheDeclaration(op.getCache());
+  CacheType type = cache.getCacheType();
+  Value pages = op.getCache().getDefiningOp<ViewCacheOp>().getKPages();
+  Value latent = readBuffer(b, op.getLatent());
+  Value rope = readBuffer(b, op.getRope());
+  Value scale;
+  if (type.isQuantized())
+    scale = real32(b, getScale(b, cache.getKScaleOp()).values[0]);
+  writeRows(b, op, latent, [&](Builder &b, Value row, Value page, Value token) {
+    Value zero = index(b, 0);
+    if (type.isTileScaled())
+      return writeTiles(b, op, latent, rope, row, {page, token, zero});
+    for (auto [part, first, width] :
+         {std::tuple<Value, int64_t, int64_t>{latent, 0, type.getLatentDim()},
+          {rope, type.getLatentDim(), type.getRopeDim()}}) {
+      Value rows = part, offset = index(b, first);
+      loop(b, zero, index(b, width), [&](Builder &b, Value d) {
+        writeElement(b, load(b, rows, {row, d}), scale, pages,
+                     {page, token, zero, add(b, offset, d)});
+      });
+    }
   });
   op.erase();
 }
 
+/// One row of fp8_ds_mla.
+void ReferenceLowering::writeTiles(Builder &b, WriteLatentOp op, Value latent,
+                                   Value rope, Value row, ValueRange token) {
+  CacheType type = op.getCache().getType();
+  Value pages = op.getCache().getDefiningOp<ViewCacheOp>().getKPages();
+  FloatType code = b.getType<Float8E4M3FNType>();
+  Value zero = index(b, 0), four = index(b, 4), two = index(b, 2);
+  Value tileSize = index(b, CacheType::kTileSize);
+  Value scales = index(b, type.getTileScalesOffset());
+  Value rotary = index(b, type.getRotaryOffset());
+  Value tiles = index(b, type.getLatentDim() / CacheType::kTileSize);
+  loop(b, zero, tiles, [&](Builder &b, Value tile) {
+    Value first = arith::MulIOp::create(b, tile, tileSize);
+    auto element = [&](Builder &b, Value d) {
+      return toF32(b, arithmetic, load(b, latent, {row, add(b, first, d)}));
+    };
+    // maxnumf leaves NaN out.
+    Value amax = loop(b, zero, tileSize, real32(b, 0.0f),
+                      [&](Builder &b, Value d, ValueRange state) {
+                        Value magnitude =
+                            math::AbsFOp::create(b, element(b, d));
+                        return SmallVector<Value>{
+                            arith::MaxNumFOp::create(b, state[0], magnitude)};
+                      })[0];
+    float largest = getLargestFinite(code).convertToFloat();
+    Value scale = arith::MaxNumFOp::create(
+        b, arith::DivFOp::create(b, amax, real32(b, largest)),
+        real32(b, std::numeric_limits<float>::min()));
+    writeBytes(b, scale, pages, token,
+               add(b, scales, arith::MulIOp::create(b, tile, four)));
+    loop(b, zero, tileSize, [&](Builder &b, Value d) {
+      Value quotient = arith::DivFOp::create(b, element(b, d), scale);
+      writeBytes(b, quantizeQuotient(b, quotient, code), pages, token,
+                 add(b, first, d));
+    });
+  });
+  loop(b, zero, index(b, type.getRopeDim()), [&](Builder &b, Value d) {
+    Value element = load(b, rope, {row, d});
+    if (!element.getType().isBF16())
+      element =
+          arithmetic.round(b, arithmetic.widen(b, element), b.getBF16Type());
+    writeBytes(b, element, pages, token,
+               add(b, rotary, arith::MulIOp::create(b, d, two)));
+  });
+}
+
+/// Stores a float in bytes, the lowest first.
+void ReferenceLowering::writeBytes(Builder &b, Value element, Value pages,
+                                   ValueRange token, Value offset) {
+  unsigned width = element.getType().getIntOrFloatBitWidth();
+  Type bits = b.getIntegerType(width);
+  Value raw = arith::BitcastOp::create(b, bits, element);
+  for (unsigned i = 0; i < width / 8; ++i) {
+    Value byte = raw;
+    if (i != 0)
+      byte = arith::ShRUIOp::create(
+          b, raw, arith::ConstantOp::create(b, b.getIntegerAttr(bits, 8 * i)));
+    if (width != 8)
+      byte = arith::TruncIOp::create(b, b.getI8Type(), byte);
+    SmallVector<Value> indices(token);
+    indices.push_back(add(b, offset, index(b, i)));
+    store(b, byte, pages, indices);
+  }
+}
+
+Value ReferenceLowering::readBytes(Builder &b, FloatType type, Value pages,
+                                   ValueRange token, Value offset) {
+  unsigned width = type.getWidth();
+  Type bits = b.getIntegerType(width);
+  Value raw;
+  for (unsigned i = 0; i < width / 8; ++i) {
+    SmallVector<Value> indices(token);
+    indices.push_back(add(b, offset, index(b, i)));
+    Value byte = load(b, pages, indices);
+    if (width != 8)
+      byte = arith::ExtUIOp::create(b, bits, byte);
+    if (i != 0)
+      byte = arith::ShLIOp::create(
+          b, byte, arith::ConstantOp::create(b, b.getIntegerAttr(bits, 8 * i)));
+    raw = raw ? arith::OrIOp::create(b, raw, byte).getResult() : byte;
+  }
+  return arith::BitcastOp::create(b, type, raw);
+}
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// Element `d` of a token, in f64: its code, in fp8_ds_mla rows its value. The
+/// latter are read in two ways, so `d` is known to be rotary or latent.
+Value ReferenceLowering::readCache(Builder &b, CacheType type, Value pages,
+                                   ValueRange token, Value d, bool isRotary) {
+  if (!type.isTileScaled()) {
+    SmallVector<Value> indices(token);
+    indices.push_back(d);
+    return arithmetic.widen(b, load(b, pages, indices));
+  }
+  if (isRotary) {
+    Value element = sub(b, d, index(b, type.getLatentDim()));
+    Value offset = add(b, index(b, type.getRotaryOffset()),
+                       arith::MulIOp::create(b, element, index(b, 2)));
+    return arithmetic.widen(
+        b, readBytes(b, b.getBF16Type(), pages, token, offset));
+  }
+  Value code = readBytes(b, b.getType<Float8E4M3FNType>(), pages, token, d);
+  Value tile = arith::DivUIOp::create(b, d, index(b, CacheType::kTileSize));
+  Value offset = add(b, index(b, type.getTileScalesOffset()),
+                     arith::MulIOp::create(b, tile, index(b, 4)));
+  Value scale = readBytes(b, b.getF32Type(), pages, token, offset);
+  return mul(b, arithmetic.widen(b, code), arithmetic.widen(b, scale));
+}
+
 /// All query heads of one row, at `position` of its sequence.
-void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
+void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
                                   Value sequence, Value row, Value position) {
-  auto view = op.getCache().getDefiningOp<ViewCacheOp>();
-  CacheOp cache = getCacheDeclaration(op.getCache());
+  auto view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
+  CacheOp cache = getCacheDeclaration(op.getCacheHandle());
+  CacheType type = cache.getCacheType();
   const Attention &a = attention;
   Value zero = index(b, 0);
-  Value headDim = index(b, cache.getCacheType().getHeadDim());
+  Value headDim = index(b, type.getHeadDim());
+  Value valueDim = index(b, a.valueDim);
   Value pageSize = index(b, cache.getGroupOp().getPageSize());
-  Value group =
-      index(b, op.getNumQueryHeads() / cache.getCacheType().getNumHeads());
-  bool quantized = cache.getCacheType().isQuantized();
+  Value group = index(b, op.getNumQueryHeads() / type.getNumHeads());
+  bool quantized = type.isQuantized();
 
   // Keys [first, end); nothing when the position is negative.
   Value end = arith::MaxSIOp::create(b, add(b, position, index(b, 1)), zero);
   Value first = zero;
-  if (op.getWindow())
-    first = arith::MaxSIOp::create(
-        b, zero,
-        sub(b, position, index(b, static_cast<int64_t>(*op.getWindow()))));
+  if (a.window)
+    first =
+        arith::MaxSIOp::create(b, zero, sub(b, position, index(b, *a.window)));
   Value seesNothing =
       arith::CmpIOp::create(b, arith::CmpIPredicate::sge, first, end);
 
@@ -366,13 +536,13 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
     Value kvHead = arith::DivUIOp::create(b, head, group);
     // softmax_scale * k_scale, and v_scale, exactly or rounded once, in f64.
     Value scoreScale, outputScale;
-    double softmaxScale = op.getSoftmaxScale()->convertToDouble();
     if (quantized && a.kScale.perHead) {
-      scoreScale = mul(b, real(b, softmaxScale),
+      scoreScale = mul(b, real(b, a.softmaxScale),
                        arithmetic.widen(b, scaleOfHead(b, a.kScale, kvHead)));
     } else {
-      scoreScale = real(b, quantized ? softmaxScale * double(a.kScale.values[0])
-                                     : softmaxScale);
+      scoreScale =
+          real(b, quantized ? a.softmaxScale * double(a.kScale.values[0])
+                            : a.softmaxScale);
     }
     if (quantized)
       outputScale = arithmetic.widen(b, scaleOfHead(b, a.vScale, kvHead));
@@ -384,20 +554,27 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
     auto score = [&](Builder &b, Value key) {
       Value page = pageOf(b, key);
       Value token = arith::RemUIOp::create(b, key, pageSize);
-      Value product =
-          loop(b, zero, headDim, real(b, 0.0),
-               [&](Builder &b, Value d, ValueRange sum) {
-                 Value q =
-                     arithmetic.widen(b, load(b, a.query, {row, head, d}));
-                 Value k = arithmetic.widen(
-                     b, load(b, view.getKPages(), {page, token, kvHead, d}));
-                 return SmallVector<Value>{
-                     arith::AddFOp::create(b, sum[0], mul(b, q, k))};
-               })[0];
+      auto dot = [&](Value from, Value to, Value start, bool isRotary) {
+        return loop(
+            b, from, to, start, [&](Builder &b, Value d, ValueRange sum) {
+              Value q = arithmetic.widen(b, load(b, a.query, {row, head, d}));
+              Value k = readCache(b, type, view.getKPages(),
+                                  {page, token, kvHead}, d, isRotary);
+              return SmallVector<Value>{
+                  arith::AddFOp::create(b, sum[0], mul(b, q, k))};
+            })[0];
+      };
+      Value product;
+      if (type.isTileScaled()) {
+        product = dot(zero, valueDim, real(b, 0.0), /*isRotary=*/false);
+        product = dot(valueDim, headDim, product, /*isRotary=*/true);
+      } else {
+        product = dot(zero, headDim, real(b, 0.0), /*isRotary=*/false);
+      }
       Value scaled = mul(b, product, scoreScale);
-      if (!op.getSoftCap())
+      if (!a.softCap)
         return scaled;
-      Value cap = real(b, op.getSoftCap()->convertToDouble());
+      Value cap = real(b, *a.softCap);
       return mul(
           b, cap,
           math::TanhOp::create(b, arith::DivFOp::create(b, scaled, cap)));
@@ -409,7 +586,7 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
                            return SmallVector<Value>{arith::MaximumFOp::create(
                                b, state[0], score(b, key))};
                          })[0];
-    loop(b, zero, headDim, [&](Builder &b, Value d) {
+    loop(b, zero, valueDim, [&](Builder &b, Value d) {
       store(b, real(b, 0.0), a.accumulator, d);
     });
     Value sum =
@@ -419,9 +596,10 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
                    b, arith::SubFOp::create(b, score(b, key), maximum));
                Value page = pageOf(b, key);
                Value token = arith::RemUIOp::create(b, key, pageSize);
-               loop(b, zero, headDim, [&](Builder &b, Value d) {
-                 Value v = arithmetic.widen(
-                     b, load(b, view.getVPages(), {page, token, kvHead, d}));
+               loop(b, zero, valueDim, [&](Builder &b, Value d) {
+                 Value v = readCache(b, type, view.getVPages(),
+                                     {page, token, kvHead}, d,
+                                     /*isRotary=*/false);
                  Value old = load(b, a.accumulator, d);
                  store(b, arith::AddFOp::create(b, old, mul(b, p, v)),
                        a.accumulator, d);
@@ -430,7 +608,7 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
              })[0];
 
     auto outType = cast<FloatType>(getElementTypeOrSelf(a.out.getType()));
-    loop(b, zero, headDim, [&](Builder &b, Value d) {
+    loop(b, zero, valueDim, [&](Builder &b, Value d) {
       Value o = arith::DivFOp::create(b, load(b, a.accumulator, d), sum);
       if (outputScale)
         o = mul(b, o, outputScale);
@@ -445,22 +623,29 @@ void ReferenceLowering::attendRow(Builder &b, PagedAttentionOp op,
   });
 }
 
-/// memref [head dim] of f64 on the stack, in the function's entry block, so
+/// memref [value dim] of f64 on the stack, in the function's entry block, so
 /// that it is one also when the op is in a loop.
-static Value accumulatorFor(PagedAttentionOp op) {
+static Value accumulatorFor(AttentionOpInterface op, int64_t valueDim) {
   auto function = op->getParentOfType<FunctionOpInterface>();
   OpBuilder entry =
       OpBuilder::atBlockBegin(&function.getFunctionBody().front());
-  auto type = MemRefType::get({op.getCache().getType().getHeadDim()},
-                              entry.getF64Type());
+  auto type = MemRefType::get({valueDim}, entry.getF64Type());
   return memref::AllocaOp::create(entry, op.getLoc(), type);
 }
 
-void ReferenceLowering::lower(PagedAttentionOp op) {
+void ReferenceLowering::lower(AttentionOpInterface op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
-  auto view = op.getCache().getDefiningOp<ViewCacheOp>();
-  CacheOp cache = getCacheDeclaration(op.getCache());
+  auto view = op.getCacheHandle().getDefiningOp<ViewCacheOp>();
+  CacheOp cache = getCacheDeclaration(op.getCacheHandle());
   attention = {};
+  attention.valueDim = cast<ShapedType>(op.getOut().getType()).getDimSize(2);
+  attention.softmaxScale = op.getSoftmaxScaleAttr().getValueAsDouble();
+  if (auto paged = dyn_cast<PagedAttentionOp>(op.getOperation())) {
+    if (FloatAttr cap = paged.getSoftCapAttr())
+      attention.softCap = cap.getValueAsDouble();
+    if (IntegerAttr window = paged.getWindowAttr())
+      attention.window = window.getInt();
+  }
   attention.query = readBuffer(b, op.getQuery());
   attention.out = outputBuffer(b, op.getOut());
   if (op.getLse())
@@ -469,7 +654,7 @@ void ReferenceLowering::lower(PagedAttentionOp op) {
     attention.kScale = getScale(b, cache.getKScaleOp());
     attention.vScale = getScale(b, cache.getVScaleOp());
   }
-  attention.accumulator = accumulatorFor(op);
+  attention.accumulator = accumulatorFor(op, attention.valueDim);
 
   Value tokens = dim(b, attention.query, 0);
   loop(b, index(b, 0), dim(b, view.getLengths(), 0),
@@ -585,7 +770,9 @@ public:
     for (Operation *op : ops) {
       if (auto write = dyn_cast<WriteOp>(op))
         lowering.lower(write);
-      else if (auto attention = dyn_cast<PagedAttentionOp>(op))
+      else if (auto write = dyn_cast<WriteLatentOp>(op))
+        lowering.lower(write);
+      else if (auto attention = dyn_cast<AttentionOpInterface>(op))
         lowering.lower(attention);
       else if (auto quantize = dyn_cast<QuantizeOp>(op))
         lowering.lower(quantize);

@@ -162,15 +162,7 @@ bool CacheType::isQuantized() const {
       getElementType());
 }
 
-/// Latent codes that share one scale in fp8_ds_mla rows.
-static constexpr int64_t kTile = 128;
 static constexpr StringLiteral kTileScaled = "fp8_ds_mla";
-
-int64_t CacheType::getRowWidth() const {
-  if (!isTileScaled())
-    return getHeadDim();
-  return getLatentDim() + 4 * (getLatentDim() / kTile) + 2 * getRopeDim();
-}
 
 LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
                                 int64_t numHeads, int64_t headDim,
@@ -192,10 +184,10 @@ LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
                           "and rotary parts, but has "
                        << numHeads << " of " << headDim - ropeDim << " + "
                        << ropeDim;
-  if (isTileScaled && (headDim - ropeDim) % kTile) // (C4)
+  if (isTileScaled && (headDim - ropeDim) % kTileSize) // (C4)
     return emitError() << "the latent part of fp8_ds_mla rows must be a "
                           "multiple of "
-                       << kTile << ", but is " << headDim - ropeDim;
+                       << kTileSize << ", but is " << headDim - ropeDim;
   return success();
 }
 

@@ -94,6 +94,37 @@ ForeignOpTable ForeignOpTable::getDefault() {
               {"output_block_scale", Role::Refused, false, quantizedOutput},
               {"kv_cache_dummy_dep", Role::Order, false}},
              {"output"}});
+  ForeignOpSpec latentUpdate = {"vllm.unified_mla_kv_cache_update",
+                                ForeignOpKind::CacheUpdate,
+                                {{"kv_c_normed", Role::Key},
+                                 {"k_pe", Role::Value},
+                                 {"layer_name", Role::Attribute, false},
+                                 {"kv_cache_dtype", Role::Attribute, false},
+                                 {"k_scale", Role::Replaced}}};
+  latentUpdate.isLatent = true;
+  table.add(std::move(latentUpdate));
+  const char *contextParallel =
+      "it spreads one sequence over ranks (decode context parallelism), which "
+      "is not supported; export the model without it";
+  ForeignOpSpec latentAttention = {
+      "vllm.unified_mla_attention_with_output",
+      ForeignOpKind::Attention,
+      {{"q", Role::Query},
+       {"kv_c_normed", Role::Key},
+       {"k_pe", Role::Value},
+       {"output", Role::Output},
+       {"layer_name", Role::Attribute, false},
+       {"output_scale", Role::Refused, false, quantizedOutput},
+       {"output_block_scale", Role::Refused, false, quantizedOutput},
+       {"kv_cache_dummy_dep", Role::Order, false},
+       {"quant_group_size", Role::Refused, false, quantizedOutput},
+       {"quant_scale_ue8m0", Role::Refused, false, quantizedOutput},
+       {"quant_col_major", Role::Refused, false, quantizedOutput},
+       {"quant_tma_aligned", Role::Refused, false, quantizedOutput},
+       {"q_dcp_replicated", Role::Refused, false, contextParallel}},
+      {"output"}};
+  latentAttention.isLatent = true;
+  table.add(std::move(latentAttention));
   table.add({"_C_cache_ops.reshape_and_cache_flash",
              ForeignOpKind::CacheUpdate,
              {{"key", Role::Key},

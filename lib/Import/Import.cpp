@@ -5,13 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "kvcache/Checkpoint/CacheType.h"
+#include "LatentAttention.h"
+#include "kvcache/Checkpoint/ScaleTable.h"
 #include "kvcache/IR/ForeignSemantics.h"
 #include "kvcache/IR/QueryScale.h"
 #include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Import/ForeignOps.h"
 #include "kvcache/Import/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Dominance.h"
@@ -75,6 +78,8 @@ struct ImportedCall {
   int64_t queryHeads = 0, kvHeads = 0;
   /// Of an attention with FP8 queries: the op that quantizes them.
   std::optional<ForeignCall> quantization;
+  /// Of an MLA attention: its widths.
+  std::optional<LatentAttention> widths;
 
   Operation *op() const { return call.getOperation(); }
   Location loc() const { return op()->getLoc(); }
@@ -116,6 +121,9 @@ private:
 
   /// Ops that quantize queries, and the layer of the queries.
   llvm::MapVector<Operation *, ImportedCall *> quantizations;
+  /// The weight of a layer, in a function: one argument, however many
+  /// attentions of MLA the layer has.
+  llvm::DenseMap<std::pair<Operation *, Operation *>, Value> weights;
   /// Builtin tensors of values whose type is not builtin.
   llvm::DenseMap<Value, Value> casts;
 
@@ -127,8 +135,12 @@ private:
   LogicalResult findQuantization(ImportedCall &imported);
   LogicalResult checkResults(ImportedCall &imported);
   LogicalResult checkInPlace(const ForeignCall &call, Value output);
+  FailureOr<CacheType> getRowType(ImportedCall &imported);
+  FailureOr<CacheType> getLatentRowType(ImportedCall &imported);
   LogicalResult checkRows(ImportedCall &imported, Layer &layer);
   LogicalResult checkAttention(ImportedCall &imported, Layer &layer);
+  LogicalResult checkLatentAttention(ImportedCall &imported, Layer &layer);
+  LogicalResult checkNumbers(ImportedCall &imported);
   LogicalResult checkCalculation(ImportedCall &imported, Layer &layer);
   LogicalResult checkDtypeWord(ImportedCall &imported, Layer &layer);
   LogicalResult checkOrder(Layer &layer, DominanceInfo &dominance);
@@ -136,6 +148,12 @@ private:
   LogicalResult declareCaches();
   Value toBuiltin(Value value);
   void quantizeQuery(const ImportedCall &attention, CacheOp cache);
+  Value getWeight(const ImportedCall &imported, CacheOp cache);
+  Operation *createLatentWrite(OpBuilder &builder, const ImportedCall &imported,
+                               Value handle);
+  Operation *createLatentAttention(OpBuilder &builder,
+                                   const ImportedCall &imported, CacheOp cache,
+                                   Value handle);
   Operation *createAttention(OpBuilder &builder, const ImportedCall &imported,
                              CacheOp cache, Value handle);
   void rewrite();
@@ -695,12 +713,14 @@ static bool isRowElement(Type type) {
   return isa<Float16Type, BFloat16Type, Float32Type>(type);
 }
 
-LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
-  auto emitError = [&] {
-    return imported.op()->emitError()
-           << "'" << imported.spec->name << "' of layer '" << imported.layer
-           << "': ";
-  };
+static InFlightDiagnostic emitShapeError(const ImportedCall &imported) {
+  return imported.op()->emitError()
+         << "'" << imported.spec->name << "' of layer '" << imported.layer
+         << "': ";
+}
+
+FailureOr<CacheType> ImportPass::getRowType(ImportedCall &imported) {
+  auto emitError = [&] { return emitShapeError(imported); };
   ShapedType shapes[2];
   for (auto [index, name, type] :
        {std::tuple<int, StringRef, Type>{0, "key", imported.key.getType()},
@@ -720,41 +740,70 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
   if (shapes[0].getDimSize(1) == 0 || shapes[0].getDimSize(2) == 0)
     return emitError() << "KV heads and head dim must be positive, but key is "
                        << shapes[0];
-  CacheType type =
-      CacheType::get(&getContext(), shapes[0].getDimSize(1),
-                     shapes[0].getDimSize(2), shapes[0].getElementType());
+  return CacheType::get(&getContext(), shapes[0].getDimSize(1),
+                        shapes[0].getDimSize(2), shapes[0].getElementType());
+}
+
+/// [tokens, latent], and [tokens, rotary] or [tokens, 1, rotary].
+FailureOr<CacheType> ImportPass::getLatentRowType(ImportedCall &imported) {
+  auto latent = dyn_cast<RankedTensorType>(imported.key.getType()),
+       rope = dyn_cast<RankedTensorType>(imported.value.getType());
+  auto isRow = [](RankedTensorType type, int64_t rank) {
+    return type && type.getRank() == rank && !type.isDynamicDim(rank - 1) &&
+           type.getDimSize(rank - 1) > 0 && isRowElement(type.getElementType());
+  };
+  bool fits = isRow(latent, 2) &&
+              (isRow(rope, 2) || (isRow(rope, 3) && rope.getDimSize(1) == 1)) &&
+              latent.getElementType() == rope.getElementType() &&
+              latent.getDimSize(0) == rope.getDimSize(0);
+  if (!fits)
+    return emitShapeError(imported)
+           << "the latent part must be a tensor [tokens, elements] and the "
+              "rotary part [tokens, elements] or [tokens, 1, elements], both "
+              "of f16, bf16 or f32 and of the same tokens, but they are "
+           << imported.key.getType() << " and " << imported.value.getType();
+  return CacheType::getLatent(&getContext(), latent.getDimSize(1),
+                              rope.getShape().back(), latent.getElementType());
+}
+
+LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
+  FailureOr<CacheType> type = imported.spec->isLatent
+                                  ? getLatentRowType(imported)
+                                  : getRowType(imported);
+  if (failed(type))
+    return failure();
   // A cache that is there already may have been given another element type.
   bool agrees =
       !layer.type ||
-      (layer.type.getNumHeads() == type.getNumHeads() &&
-       layer.type.getHeadDim() == type.getHeadDim() &&
-       (layer.cache || layer.type.getElementType() == type.getElementType()));
+      (layer.cache ? layer.type.withElementType(type->getElementType()) == *type
+                   : layer.type == *type);
   if (!agrees) {
-    InFlightDiagnostic diag =
-        emitError() << "needs a cache of " << type.getNumHeads() << " x "
-                    << type.getHeadDim() << " x " << type.getElementType()
-                    << ", but another op of the layer needs "
-                    << layer.type.getNumHeads() << " x "
-                    << layer.type.getHeadDim() << " x "
-                    << layer.type.getElementType();
+    auto describe = [](CacheType type) {
+      std::string text;
+      llvm::raw_string_ostream(text) << type;
+      // "!kvcache.cache<2 x 64 x bf16>"
+      return StringRef(text).drop_front(text.find('<') + 1).drop_back().str();
+    };
+    InFlightDiagnostic diag = emitShapeError(imported)
+                              << "needs a cache of " << describe(*type)
+                              << ", but another op of the layer needs "
+                              << describe(layer.type);
     diag.attachNote(layer.shapeFrom ? layer.shapeFrom->loc()
                                     : layer.cache.getLoc())
         << "the other one is here; one layer has one cache";
     return diag;
   }
   if (!layer.cache)
-    layer.type = type;
+    layer.type = *type;
   if (!layer.shapeFrom)
     layer.shapeFrom = &imported;
   return success();
 }
 
 LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
-  auto emitError = [&] {
-    return imported.op()->emitError()
-           << "'" << imported.spec->name << "' of layer '" << imported.layer
-           << "': ";
-  };
+  if (imported.spec->isLatent)
+    return checkLatentAttention(imported, layer);
+  auto emitError = [&] { return emitShapeError(imported); };
   Type outputType = getBuiltinTensorType(imported.getOutput().getType());
   ShapedType query = getRows(imported.query.getType(), imported.queryHeads),
              output = getRows(outputType, imported.queryHeads);
@@ -787,6 +836,58 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
     return emitError() << "the number of query heads, " << query.getDimSize(1)
                        << ", must be a multiple of the KV heads, "
                        << layer.type.getNumHeads();
+  return checkNumbers(imported);
+}
+
+LogicalResult ImportPass::checkLatentAttention(ImportedCall &imported,
+                                               Layer &layer) {
+  auto emitError = [&] { return emitShapeError(imported); };
+  auto query = dyn_cast<RankedTensorType>(imported.query.getType());
+  Type outputType = getBuiltinTensorType(imported.getOutput().getType());
+  auto output = dyn_cast<RankedTensorType>(outputType);
+  int64_t rope = layer.type.getRopeDim();
+  if (!query || query.getRank() != 3 || query.isDynamicDim(1) ||
+      query.isDynamicDim(2) || query.getDimSize(2) <= rope ||
+      !isRowElement(query.getElementType()))
+    return emitError() << "query must be a tensor [tokens, query heads, nope + "
+                       << rope << "] of f16, bf16 or f32 with static heads and "
+                       << "width, but is " << imported.query.getType();
+  int64_t heads = query.getDimSize(1);
+  if (!output || output.getRank() != 2 || output.isDynamicDim(1) ||
+      output.getDimSize(1) == 0 || output.getDimSize(1) % heads ||
+      output.getDimSize(0) != query.getDimSize(0) ||
+      output.getElementType() != query.getElementType())
+    return emitError() << "output must be [tokens, " << heads
+                       << " heads * value dim] of the query " << query
+                       << ", but is " << outputType;
+  imported.widths = LatentAttention{heads,
+                                    query.getDimSize(2) - rope,
+                                    rope,
+                                    layer.type.getLatentDim(),
+                                    output.getDimSize(1) / heads,
+                                    query.getElementType()};
+  auto function = imported.op()->getParentOfType<FunctionOpInterface>();
+  if (!isa_and_nonnull<func::FuncOp>(function.getOperation()))
+    return emitError() << "its kv_b_proj weight becomes an argument, but the "
+                          "op is in no 'func.func'";
+  if (!SymbolTable::symbolKnownUseEmpty(function, getOperation()))
+    return emitError() << "its kv_b_proj weight becomes an argument of @"
+                       << function.getName()
+                       << ", but the function is called in this module; "
+                          "inline it, or import it in a module of its own";
+  for (auto role :
+       {ForeignAttributeRole::SoftCap, ForeignAttributeRole::SlidingWindow,
+        ForeignAttributeRole::Window})
+    if (Attribute attr = imported.getAttr(role))
+      return emitError() << "has '" << imported.spec->getAttributeName(role)
+                         << "' = " << attr
+                         << ", which MLA is not supported with";
+  return checkNumbers(imported);
+}
+
+/// What the graph says about scores.
+LogicalResult ImportPass::checkNumbers(ImportedCall &imported) {
+  auto emitError = [&] { return emitShapeError(imported); };
   for (auto role :
        {ForeignAttributeRole::SoftmaxScale, ForeignAttributeRole::SoftCap})
     if (Attribute attr = imported.getAttr(role)) {
@@ -808,11 +909,11 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
 
 LogicalResult ImportPass::checkCalculation(ImportedCall &imported,
                                            Layer &layer) {
-  int64_t row = layer.type.getNumHeads() * layer.type.getHeadDim();
-  for (auto [name, type] :
-       {std::pair<StringRef, Type>{"query", imported.query.getType()},
-        {"key", imported.key.getType()},
-        {"value", imported.value.getType()}}) {
+  for (auto [name, type, row] :
+       {std::tuple<StringRef, Type, int64_t>{"query", imported.query.getType(),
+                                             0},
+        {"key", imported.key.getType(), layer.type.getKeyWidth()},
+        {"value", imported.value.getType(), layer.type.getValueWidth()}}) {
     ShapedType shaped = getShaped(type, 2);
     if (!shaped)
       shaped = getShaped(type, 3);
@@ -1101,19 +1202,23 @@ LogicalResult ImportPass::declareCaches() {
     Location loc = (layer.updates.empty() ? layer.attentions : layer.updates)
                        .front()
                        ->loc();
-    for (StringRef role : {".k", ".v"}) {
-      taken.insert(symbol + role.str());
-      ScaleBufferOp::create(builder, loc, builder.getStringAttr(symbol + role),
+    auto declareScale = [&](StringRef role) {
+      std::string scale = symbol + role.str();
+      taken.insert(scale);
+      ScaleBufferOp::create(builder, loc, builder.getStringAttr(scale),
                             ScaleAttr::get(&getContext()));
-    }
+      return FlatSymbolRefAttr::get(builder.getStringAttr(scale));
+    };
+    // A latent row has one scale, and one layout.
+    bool isLatent = layer.type.isLatent();
+    FlatSymbolRefAttr k = declareScale(".k");
+    FlatSymbolRefAttr v = isLatent ? k : declareScale(".v");
     layer.cache = CacheOp::create(
         builder, loc, builder.getStringAttr(symbol),
         builder.getStringAttr(name),
         FlatSymbolRefAttr::get(group.getSymNameAttr()),
-        TypeAttr::get(layer.type),
-        FlatSymbolRefAttr::get(builder.getStringAttr(symbol + ".k")),
-        FlatSymbolRefAttr::get(builder.getStringAttr(symbol + ".v")),
-        LayoutAttr::get(&getContext(), *layout),
+        TypeAttr::get(layer.type), k, v,
+        LayoutAttr::get(&getContext(), isLatent ? Layout::NHD : *layout),
         layer.dtypeWord.empty() ? StringAttr()
                                 : builder.getStringAttr(layer.dtypeWord));
     declareQuery(layer);
@@ -1249,17 +1354,68 @@ void ImportPass::quantizeQuery(const ImportedCall &attention, CacheOp cache) {
   replaceOutput(builder, op, result, codes);
 }
 
+static FloatAttr getNumber(OpBuilder &builder, const ImportedCall &imported,
+                           ForeignAttributeRole role) {
+  auto attr = dyn_cast_or_null<FloatAttr>(imported.getAttr(role));
+  return attr ? builder.getF64FloatAttr(attr.getValueAsDouble()) : FloatAttr();
+}
+
+Value ImportPass::getWeight(const ImportedCall &imported, CacheOp cache) {
+  auto function = imported.op()->getParentOfType<func::FuncOp>();
+  Value &weight = weights[{function, cache}];
+  if (weight)
+    return weight;
+  unsigned index = function.getNumArguments();
+  RankedTensorType type = imported.widths->getWeightType();
+  std::string name =
+      ::kvcache::attentionModule(imported.layer) + ".kv_b_proj.weight";
+  Builder builder(&getContext());
+  (void)function.insertArgument(index, type,
+                                builder.getDictionaryAttr(builder.getNamedAttr(
+                                    kWeight, builder.getStringAttr(name))),
+                                imported.loc());
+  imported.op()->emitRemark()
+      << "layer '" << imported.layer << "': argument " << index << " of @"
+      << function.getSymName() << " is new, the weight '" << name << "' ("
+      << type
+      << "), by which queries and outputs are multiplied around the attention";
+  return weight = function.getArgument(index);
+}
+
+Operation *ImportPass::createLatentWrite(OpBuilder &builder,
+                                         const ImportedCall &imported,
+                                         Value handle) {
+  Location loc = imported.loc();
+  Value latent = toBuiltin(imported.key), rope = toBuiltin(imported.value);
+  if (cast<RankedTensorType>(rope.getType()).getRank() == 3)
+    rope = tensor::CollapseShapeOp::create(
+        builder, loc, rope, ArrayRef<ReassociationIndices>{{0, 1}, {2}});
+  return WriteLatentOp::create(builder, loc, latent, rope, handle);
+}
+
+Operation *ImportPass::createLatentAttention(OpBuilder &builder,
+                                             const ImportedCall &imported,
+                                             CacheOp cache, Value handle) {
+  Location loc = imported.loc();
+  const LatentAttention &widths = *imported.widths;
+  Value weight = getWeight(imported, cache);
+  Value query =
+      widths.absorbQuery(builder, loc, toBuiltin(imported.query), weight);
+  Value out = widths.makeOutput(builder, loc, query);
+  auto attention = MLAAttentionOp::create(
+      builder, loc, out.getType(), query, handle, out, Value(),
+      getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale));
+  replaceOutput(
+      builder, imported.op(), imported.output,
+      widths.projectOutput(builder, loc, attention.getResult(0), weight));
+  return attention;
+}
+
 Operation *ImportPass::createAttention(OpBuilder &builder,
                                        const ImportedCall &imported,
                                        CacheOp cache, Value handle) {
   Operation *op = imported.op();
   Location loc = op->getLoc();
-  FloatAttr numbers[2];
-  for (auto [slot, role] : {std::pair<int, ForeignAttributeRole>{
-                                0, ForeignAttributeRole::SoftmaxScale},
-                            {1, ForeignAttributeRole::SoftCap}})
-    if (auto attr = dyn_cast_or_null<FloatAttr>(imported.getAttr(role)))
-      numbers[slot] = builder.getF64FloatAttr(attr.getValueAsDouble());
   IntegerAttr window;
   for (auto [role, own] : {std::pair<ForeignAttributeRole, int64_t>{
                                ForeignAttributeRole::SlidingWindow, 1},
@@ -1291,13 +1447,13 @@ Operation *ImportPass::createAttention(OpBuilder &builder,
   SmallVector<Type, 1> resultTypes;
   if (isa<TensorType>(output.getType()))
     resultTypes.push_back(output.getType());
-  auto attention =
-      PagedAttentionOp::create(builder, loc, resultTypes, query, handle, output,
-                               Value(), numbers[0], numbers[1], window);
+  auto attention = PagedAttentionOp::create(
+      builder, loc, resultTypes, query, handle, output, Value(),
+      getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale),
+      getNumber(builder, imported, ForeignAttributeRole::SoftCap), window);
   if (imported.quantization)
     attention->setAttr(kQueryScale,
                        FlatSymbolRefAttr::get(getQueryScaleName(cache)));
-  ++numAttentions;
   if (resultTypes.empty())
     return attention;
   Value result = attention.getResults()[0];
@@ -1336,6 +1492,17 @@ void ImportPass::rewrite() {
     builder.setInsertionPoint(op);
     Operation *created = nullptr;
     if (imported.updates()) {
+      ++numWrites;
+      if (imported.spec->isLatent) {
+        created =
+            createLatentWrite(builder, imported, getHandle(layer.cache, op));
+        op->emitRemark() << "layer '" << imported.layer
+                         << "': the k scale that the graph passes as an "
+                            "argument stays unused; @"
+                         << layer.cache.getKScale() << " takes its place";
+      }
+    }
+    if (imported.updates() && !imported.spec->isLatent) {
       Value rows[2];
       for (auto [row, operand] :
            {std::pair<Value *, OperandRef>{&rows[0], imported.key},
@@ -1344,7 +1511,6 @@ void ImportPass::rewrite() {
                         imported.kvHeads);
       created = WriteOp::create(builder, op->getLoc(), rows[0], rows[1],
                                 getHandle(layer.cache, op));
-      ++numWrites;
       bool replaced = llvm::any_of(
           imported.spec->operands, [&](const ForeignOperand &operand) {
             return operand.role == ForeignOperandRole::Replaced &&
@@ -1359,9 +1525,14 @@ void ImportPass::rewrite() {
             << ", its group and the checkpoint's scales take their "
                "place";
     }
-    if (imported.attends())
-      created = createAttention(builder, imported, layer.cache,
-                                getHandle(layer.cache, op));
+    if (imported.attends()) {
+      Value handle = getHandle(layer.cache, op);
+      created =
+          imported.spec->isLatent
+              ? createLatentAttention(builder, imported, layer.cache, handle)
+              : createAttention(builder, imported, layer.cache, handle);
+      ++numAttentions;
+    }
     if (imported.spec->kind == ForeignOpKind::CalculateScales) {
       // A handle of its own: nothing of it is left when the op is dropped.
       created = CalculateScalesOp::create(
@@ -1387,6 +1558,7 @@ void ImportPass::rewrite() {
     dead.push_back(op);
   }
   casts.clear();
+  weights.clear();
   // An attention uses the result of an update, which stands above it.
   for (Operation *op : llvm::reverse(dead))
     op->erase();
@@ -1414,7 +1586,7 @@ void ImportPass::runOnOperation() {
   if (!hasAttention)
     hasAttention =
         getOperation()
-            ->walk([](PagedAttentionOp) { return WalkResult::interrupt(); })
+            ->walk([](AttentionOpInterface) { return WalkResult::interrupt(); })
             .wasInterrupted();
   if (!hasAttention) {
     std::string message =

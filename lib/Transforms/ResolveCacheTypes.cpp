@@ -118,7 +118,7 @@ void ResolveCacheTypesPass::runOnOperation() {
     Type elementType = fromCheckpointType(&getContext(), resolved.type);
     CacheType type = cache.getCacheType();
     if (resolved.type == ::kvcache::CacheType::FP8DSMLA) {
-      if (!type.isLatent() || type.getLatentDim() % 128) {
+      if (!type.isLatent() || type.getLatentDim() % CacheType::kTileSize) {
         cache.emitError()
             << "layer '" << cache.getLayer()
             << "': cache type 'fp8_ds_mla' (from " << resolved.from

@@ -148,7 +148,7 @@ func.func @main(%k: tensor<4x2x64xbf16>, %v: tensor<4x2x32xbf16>) {
 func.func @main(%k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %a: tensor<4x4x32xbf16>) {
   // expected-note @+1 {{the other one is here; one layer has one cache}}
   %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<0xbf16>
-  // expected-error @+1 {{needs a cache of 4 x 32 x 'bf16', but another op of the layer needs 2 x 64 x 'bf16'}}
+  // expected-error @+1 {{needs a cache of 4 x 32 x bf16, but another op of the layer needs 2 x 64 x bf16}}
   %u = "vllm.unified_kv_cache_update"(%a, %a) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x4x32xbf16>, tensor<4x4x32xbf16>) -> tensor<0xbf16>
   return
 }

@@ -89,9 +89,10 @@ class CpuModel:
         self.main.restype = None
 
     def argument_names(self):
-        """The kvcache.name of each argument, None for the graph's own."""
+        """The kvcache.name of each argument, or the kvcache.weight that it is; None for the
+        graph's own."""
         arguments = re.split(r", (?=%arg\d+:)", self.signature.group(1))
-        names = [re.search(r'kvcache\.name = "([^"]*)"', argument) for argument in arguments]
+        names = [re.search(r'kvcache\.(?:name|weight) = "([^"]*)"', argument) for argument in arguments]
         return [name and name.group(1) for name in names]
 
     def result_types(self):

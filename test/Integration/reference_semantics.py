@@ -100,6 +100,71 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}) {resu
         return tuple(np.full((p, t, h, d), code, width) for _ in "kv")
 
 
+class LatentCase(Case):
+    """A cache of MLA: the latent part of a row is its value."""
+
+    def __init__(self, name, *, latent=512, rope=64, scale=0.0123, **others):
+        super().__init__(name, kv_heads=1, dim=latent + rope, k_scale=(scale,), v_scale=(scale,),
+                         **others)
+        self.latent, self.rope = latent, rope
+        self.tiles = self.cache == "fp8_ds_mla"
+        self.width = latent + latent // 32 + 2 * rope if self.tiles else latent + rope
+
+    def text(self):
+        kind = "memref" if self.memrefs else "tensor"
+        latent = f"{kind}<?x{self.latent}x{self.rows}>"
+        rope = f"{kind}<?x{self.rope}x{self.rows}>"
+        query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.rows}>"
+        out = f"{kind}<?x{self.q_heads}x{self.latent}x{self.rows}>"
+        lse = f"{kind}<?x{self.q_heads}xf32>"
+        handle = f"!kvcache.cache<latent {self.latent} + {self.rope} x {self.cache}>"
+        outs, types = ("%o, %l", f"{out}, {lse}") if self.lse else ("%o", out)
+        results = f"-> ({types})" if not self.memrefs else ""
+        returned = "%r:2 =" if self.lse else "%r ="
+        values = "%r#0, %r#1" if self.lse else "%r"
+        return f"""
+kvcache.scale_buffer @k : f32 = {np.float32(self.k_scale[0]):.9e} from override
+kvcache.cache_group @full page_size {self.page}
+kvcache.cache @c of "layer" in @full : latent {self.latent} + {self.rope} x {self.cache} scales(@k, @k)
+func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}) {results} {{
+  %c = kvcache.get_cache @c : {handle}
+  kvcache.write_latent %k, %v to %c : {latent}, {rope}, {handle}
+  {'' if self.memrefs else returned} kvcache.mla_attention %q over %c outs({outs}) {{softmax_scale = {self.softmax:.17e} : f64}} : {query}, {handle} -> {types}
+  return {'' if self.memrefs else values + ' : ' + types}
+}}
+"""
+
+    def pools(self):
+        code = 0xFF if self.tiles else POISON[self.cache]
+        width = np.uint8 if self.tiles else bits(np.zeros(1, TYPES[self.cache])).dtype
+        return (np.full((self.pages, self.page, 1, self.width), code, width),)
+
+    def encode(self, latent, rope):
+        """The bytes or codes of one row."""
+        if not self.tiles:
+            row = np.concatenate([latent, rope])
+            return bits(row) if self.rows == self.cache else quantize(
+                row.astype(np.float32), self.k_scale[0], self.cache)
+        tiles = latent.astype(np.float32).reshape(-1, 128)
+        with np.errstate(invalid="ignore"):
+            scales = np.fmax(np.fmax.reduce(np.abs(tiles), axis=1) / np.float32(448),
+                             np.finfo(np.float32).tiny)
+        codes = quantize(tiles, scales[:, None], "f8E4M3FN")
+        rotary = bits(rope.astype(ml_dtypes.bfloat16))
+        rotary[np.isnan(rope)] = 0x7FFF
+        return np.concatenate([codes.reshape(-1), scales.view(np.uint8), rotary.view(np.uint8)])
+
+    def decode(self, row):
+        """The values of one row of the cache, in double precision."""
+        if not self.tiles:
+            scale = np.float64(np.float32(self.k_scale[0])) if self.cache in LARGEST else 1.0
+            return row.view(TYPES[self.cache]).astype(np.float64) * scale
+        codes, scales, rope = np.split(row, [self.latent, self.latent + self.latent // 32])
+        values = codes.view(TYPES["f8E4M3FN"]).astype(np.float64).reshape(-1, 128)
+        return np.concatenate([(values * scales.view(np.float32).astype(np.float64)[:, None]).reshape(-1),
+                               rope.view(ml_dtypes.bfloat16).astype(np.float64)])
+
+
 class Batch:
     """Rows and tables of one call."""
 
@@ -112,7 +177,7 @@ class Batch:
 
 def call(model, case, batch, pools, out, lse):
     own = [bits(batch.key), bits(batch.value), bits(batch.query), out, lse]
-    by_name = {"c.k_cache": pools[0], "c.v_cache": pools[1], "page_table": batch.table,
+    by_name = {"c.k_cache": pools[0], "c.v_cache": pools[-1], "c.kv_cache": pools[0], "page_table": batch.table,
                "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots}
     names = model.argument_names()
     results = model(*own, *(by_name[name] for name in names[len(own):]))
@@ -129,6 +194,9 @@ def expected_write(case, batch, pools):
     pool_slots = case.pages * case.page
     for row, slot in zip(range(len(batch.key)), batch.slots):
         if not 0 <= slot < pool_slots:
+            continue
+        if isinstance(case, LatentCase):
+            pools[0][slot // case.page, slot % case.page, 0] = case.encode(batch.key[row], batch.value[row])
             continue
         for pool, rows, scale in ((pools[0], batch.key, case.k_scale),
                                   (pools[1], batch.value, case.v_scale)):
@@ -155,9 +223,13 @@ def expected_attention(case, batch, pools, out, lse):
                     out[row, head], lse[row, head] = 0.0, -np.inf
                     continue
                 pages = [(batch.table[s, j // case.page], j % case.page, kv) for j in keys]
-                k, v = (np.stack([pool[i] for i in pages]).view(TYPES[case.cache])
-                        .astype(np.float64) for pool in pools)
-                if quantized:
+                if isinstance(case, LatentCase):
+                    k = np.stack([case.decode(pools[0][i]) for i in pages])
+                    v = k[:, :case.latent]
+                else:
+                    k, v = (np.stack([pool[i] for i in pages]).view(TYPES[case.cache])
+                            .astype(np.float64) for pool in pools)
+                if quantized and not isinstance(case, LatentCase):
                     k = k * np.float64(head_scale(case.k_scale, case.kv_heads)[kv])
                     v = v * np.float64(head_scale(case.v_scale, case.kv_heads)[kv])
                 scores = case.softmax * (k @ batch.query[row, head].astype(np.float64))
@@ -190,7 +262,8 @@ class Suite:
     def check(self, case, batch, name=None):
         model = self.compile(case.text())
         rows = len(batch.query)
-        untouched = np.full((rows, case.q_heads, case.dim), 0x5A5A5A5A, np.uint32).astype(
+        value_dim = case.latent if isinstance(case, LatentCase) else case.dim
+        untouched = np.full((rows, case.q_heads, value_dim), 0x5A5A5A5A, np.uint32).astype(
             bits(batch.query).dtype)
         out, lse = untouched.copy(), np.full((rows, case.q_heads), 0x5A5A5A5A, np.uint32)
         pools, wanted = case.pools(), case.pools()
@@ -206,7 +279,8 @@ class Suite:
         got = out.view(TYPES[case.rows]).astype(np.float64)[:covered]
         want = exact[:covered]
         # Half a step of the type, and the noise of summing in another order.
-        allowed = np.abs(want) * float(ml_dtypes.finfo(TYPES[case.rows]).eps) / 2 * (1 + 1e-6) + 1e-12
+        info = ml_dtypes.finfo(TYPES[case.rows])
+        allowed = np.abs(want) * float(info.eps) / 2 * (1 + 1e-6) + 1e-12 + float(info.smallest_subnormal) / 2
         same_nan = np.isnan(got) == np.isnan(want)
         with np.errstate(invalid="ignore"):
             close = np.isnan(want) | (np.abs(got - want) <= allowed)
@@ -243,8 +317,11 @@ class Suite:
             for j in range(length - counts[s], length):
                 slots.append(table[s, j // case.page] * case.page + j % case.page if j >= 0 else -1)
         slots += [-1, case.pages * case.page + 3][:padding]
-        return Batch(make(case.kv_heads), make(case.kv_heads), make(case.q_heads), table, lengths,
-                     starts, slots)
+        key, value = make(case.kv_heads), make(case.kv_heads)
+        if isinstance(case, LatentCase):
+            key = np.ascontiguousarray(key[:, 0, :case.latent])
+            value = np.ascontiguousarray(value[:, 0, :case.rope])
+        return Batch(key, value, make(case.q_heads), table, lengths, starts, slots)
 
     def prefilled(self, case, rng):
         """A first batch that writes whole sequences, then a second that
@@ -273,6 +350,31 @@ class Suite:
                 Case("buffers, written in place", memrefs=True, cap=50.0),
                 Case("soft cap smaller than the scores", cap=0.5, softmax=4.0, rows="f32")):
             self.prefilled(case, rng)
+
+    def run_latent(self):
+        rng = np.random.default_rng(576)
+        for case in (
+                LatentCase("MLA 512 + 64, e4m3, bf16 rows"),
+                LatentCase("MLA 256 + 64, e5m2, f16 rows, 16 heads", latent=256, cache="f8E5M2",
+                           rows="f16", scale=0.25, q_heads=16),
+                LatentCase("MLA, bf16 cache, f32 rows", cache="bf16", rows="f32", q_heads=1),
+                LatentCase("MLA, fp8_ds_mla", cache="fp8_ds_mla"),
+                LatentCase("MLA 256 + 64, fp8_ds_mla, f32 rows", latent=256, cache="fp8_ds_mla",
+                           rows="f32", page=64, pages=3),
+                LatentCase("MLA, buffers, page 1, no LSE", memrefs=True, page=1, pages=40, lse=False)):
+            self.prefilled(case, rng)
+
+        tiles = LatentCase("fp8_ds_mla tiles", cache="fp8_ds_mla", rows="f32", latent=256)
+        batch = self.batch(tiles, rng, lengths=(5,), counts=(5,), padding=0)
+        batch.key[0, :128] = 0
+        batch.key[1, :] = 1e-40
+        batch.key[2, :] *= 1e30
+        batch.key[3, 5] = np.nan
+        self.check(tiles, batch, "fp8_ds_mla: a tile of zeros, subnormal, huge, a NaN")
+
+        batch = self.batch(tiles, rng, lengths=(4, 4), counts=(4, 4))
+        batch.value[2, 7] = np.nan
+        self.check(tiles, batch, "fp8_ds_mla: NaN in a rotary part stays in its sequence")
 
     def run_edges(self):
         rng = np.random.default_rng(7)
@@ -395,11 +497,11 @@ func.func @main(%x: tensor<?x{wide}>, %s: memref<1xf32>) -> tensor<?x{narrow}> {
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kvcache-opt", default="kvcache-opt")
-    parser.add_argument("--only", choices=("features", "edges", "conversions", "golden_operands"))
+    parser.add_argument("--only", choices=("features", "latent", "edges", "conversions", "golden_operands"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as workdir:
         suite = Suite(options.kvcache_opt, workdir)
-        for group in ("features", "edges", "conversions", "golden_operands"):
+        for group in ("features", "latent", "edges", "conversions", "golden_operands"):
             if options.only in (None, group):
                 getattr(suite, "run_" + group)()
     print(f"{suite.failures} failures")

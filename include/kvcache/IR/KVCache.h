@@ -38,6 +38,8 @@ inline constexpr llvm::StringLiteral kBufferRole = "kvcache.role";
 /// not say it.
 inline constexpr llvm::StringLiteral kSoftmaxScaleFrom =
     "kvcache.softmax_scale_from";
+/// On an argument that import added: the name of the checkpoint's tensor.
+inline constexpr llvm::StringLiteral kWeight = "kvcache.weight";
 /// On a private function: the `@program::@segment` that it stands for.
 inline constexpr llvm::StringLiteral kSegment = "kvcache.segment";
 

@@ -184,9 +184,19 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
     int64_t getValueWidth() const { return isLatent() ? getRopeDim() : getNumHeads() * getHeadDim(); }
     /// Rows hold their own scales, in the format fp8_ds_mla.
     bool isTileScaled() const { return getElementType().isInteger(8); }
+    /// Latent codes that share one scale in fp8_ds_mla rows.
+    static constexpr int64_t kTileSize = 128;
+    /// Bytes of an fp8_ds_mla row in front of its scales, and of its rotary
+    /// part.
+    int64_t getTileScalesOffset() const { return getLatentDim(); }
+    int64_t getRotaryOffset() const {
+      return getTileScalesOffset() + 4 * (getLatentDim() / kTileSize);
+    }
     /// Elements of a page for one token and head: the head dim, or the bytes
     /// of an fp8_ds_mla row.
-    int64_t getRowWidth() const;
+    int64_t getRowWidth() const {
+      return isTileScaled() ? getRotaryOffset() + 2 * getRopeDim() : getHeadDim();
+    }
     /// An 8-bit float element type, whose values are scaled by the cache's
     /// scales.
     bool isQuantized() const;

@@ -20,8 +20,8 @@ namespace mlir::kvcache {
 
 /// What an understood op becomes.
 enum class ForeignOpKind {
-  CacheUpdate,        ///< kvcache.write
-  Attention,          ///< kvcache.paged_attention
+  CacheUpdate,        ///< kvcache.write or kvcache.write_latent
+  Attention,          ///< kvcache.paged_attention or kvcache.mla_attention
   UpdateAndAttention, ///< both, in this order
   CalculateScales,    ///< kvcache.calculate_scales
   QuantizeQuery       ///< kvcache.quantize, where an attention has the codes
@@ -89,6 +89,8 @@ struct ForeignOpSpec {
   std::string layerPattern = "";
   /// Operands without `operand_names` are found by position.
   bool positional = false;
+  /// MLA: key and value are the latent and the rotary part of one row.
+  bool isLatent = false;
 
   const ForeignOperand *findOperand(StringRef operandName) const;
   /// What the op calls the attribute of this role; empty if it has none.
@@ -101,7 +103,7 @@ struct ForeignOpSpec {
 class ForeignOpTable {
 public:
   /// The ops of vLLM: unified_kv_cache_update,
-  /// unified_attention_with_output, reshape_and_cache_flash,
+  /// unified_attention_with_output, their MLA forms, reshape_and_cache_flash,
   /// static_scaled_fp8_quant, maybe_calc_kv_scales; and the composites
   /// kvcache.write and kvcache.paged_attention.
   static ForeignOpTable getDefault();

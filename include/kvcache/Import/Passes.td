@@ -10,8 +10,8 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
   let description = [{
     Each op that the table of ops knows becomes one kvcache op; `op-table` files
     add to the table. Operands are found by the op's `operand_names`, or, for
-    ops whose schema is all there is, by position. Function signatures and all
-    other ops stay as they are. The ops may be plain (`"vllm.name"`), calls of
+    ops whose schema is all there is, by position. Function signatures
+    (but for MLA) and all other ops stay as they are. The ops may be plain (`"vllm.name"`), calls of
     private declarations that carry `torch.op`, `torch.operator`s,
     `stablehlo.custom_call`s, `stablehlo.composite`s or `onnx.Custom`s; the
     dialects need not be linked. Tensors of torch are cast to builtin ones, and
@@ -21,6 +21,8 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     |---|---|
     | `vllm.unified_kv_cache_update` | `kvcache.write` |
     | `vllm.unified_attention_with_output` | `kvcache.paged_attention` |
+    | `vllm.unified_mla_kv_cache_update` | `kvcache.write_latent` |
+    | `vllm.unified_mla_attention_with_output` | `kvcache.mla_attention` between linalg, see below |
     | `_C_cache_ops.reshape_and_cache_flash` | `kvcache.write`; its layer is that of the attention with the same key and value |
     | `_C.static_scaled_fp8_quant` of a query | `kvcache.quantize` by the layer's q scale |
     | `kvcache.write`, `kvcache.paged_attention` (composites) | the op of the name |
@@ -49,6 +51,17 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     the attention exactly, as numbers of the output's type, and the attention
     names the scale in `kvcache.query_scale` until
     `kvcache-fold-checkpoint-scales` multiplies it into the softmax scale.
+
+    MLA: the serving op takes queries `[tokens, heads, nope + rope]` and returns
+    `[tokens, heads * value dim]`; its layer's up-projection is not in the
+    graph. The weight `kv_b_proj` `[heads * (nope + value dim), latent]`, one
+    for each layer, becomes a new last argument of the function, which carries
+    the tensor's name in the checkpoint as `kvcache.weight`, and a remark says
+    so. Of each head, the first `nope` rows multiply the query in front of
+    `kvcache.mla_attention`, the last `value dim` rows its output: f32 sums,
+    each rounded once to the element type of the query. A latent cache has
+    layout `nhd`, whatever `kv-layout` says. The function must not be called in
+    the module, and the ops must be on tensors.
 
     Errors: an op of a known family that the table does not have; a missing,
     unknown, repeated or refused operand; a file of ops that does not have its
@@ -104,7 +117,7 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     Statistic<"numAttentions", "attentions", "Attention ops imported">,
     Statistic<"numCalculations", "calculations", "Run-time scale calculations imported">
   ];
-  let dependentDialects = ["::mlir::kvcache::KVCacheDialect", "::mlir::arith::ArithDialect", "::mlir::tensor::TensorDialect"];
+  let dependentDialects = ["::mlir::kvcache::KVCacheDialect", "::mlir::arith::ArithDialect", "::mlir::linalg::LinalgDialect", "::mlir::tensor::TensorDialect"];
 }
 
 #endif // KVCACHE_IMPORT_PASSES_TD

@@ -23,6 +23,13 @@ TEST(ForeignOpTable, KnowsTheOpsOfVLLM) {
             ForeignOperandRole::Refused);
   EXPECT_EQ(attention->findOperand("nothing"), nullptr);
   EXPECT_EQ(table.find("vllm.unified_mla_attention"), nullptr);
+  const ForeignOpSpec *latent =
+      table.find("vllm.unified_mla_attention_with_output");
+  ASSERT_NE(latent, nullptr);
+  EXPECT_TRUE(latent->isLatent);
+  EXPECT_FALSE(attention->isLatent);
+  EXPECT_EQ(latent->findOperand("q_dcp_replicated")->role,
+            ForeignOperandRole::Refused);
 }
 
 TEST(ForeignOpTable, TakesMoreOps) {
