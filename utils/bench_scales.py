@@ -5,8 +5,8 @@ A big sparse checkpoint (64 shards, 126 layers, 16 experts each: 20,163 tensors
 and 252 KV scales, 486 GB of which a few MB take disk) is written, and read in
 turns: by `kvcache-scales show` as a whole process, and by the safetensors
 package, which reads the 252 scales in this process, interpreter and imports not
-counted. Prints the medians, their ratio and the memory that show needs; the
-last line is JSON. Exit code 1 if the ratio is above --limit, or if one of the
+counted. Prints the medians, their ratio and the memory that show needs, and how
+show's time grows with the headers; the last line is JSON. Exit code 1 if the ratio is above --limit, or if one of the
 252 values differs in one bit.
 """
 
@@ -154,6 +154,17 @@ def peak_memory(tool, folder):
     return int(status["VmHWM"].split()[0]) / 1024
 
 
+def growth(tool, layers, shards):
+    """Header bytes and best seconds of checkpoints with 1, 2 and 4 times the layers."""
+    result = []
+    for factor in (1, 2, 4):
+        with tempfile.TemporaryDirectory(prefix="bench-scales-") as folder:
+            _, header_bytes = generate(folder, factor * layers, factor * shards)
+            seconds = min(run_show(tool, folder, os.devnull) for _ in range(9))
+            result.append((header_bytes, seconds))
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", default="build/bin/kvcache-scales")
@@ -191,11 +202,15 @@ def main():
     print(f"kvcache-scales show, whole process  {show * 1e3:7.1f} ms, at best {best_show * 1e3:.1f}, {memory:.1f} MiB")
     print(f"safetensors package, its scales     {package * 1e3:7.1f} ms, at best {best_package * 1e3:.1f}")
     print(f"ratio {ratio:.3f} (the better of medians and bests), limit {arguments.limit:.3f}; values {'equal bit for bit' if exact else 'DIFFER'}")
+    sizes = growth(arguments.tool, arguments.layers, arguments.shards)
+    print("show, at best: " + ", ".join(
+        f"{seconds * 1e3:.1f} ms for {header_bytes / 1e6:.2f} MB of headers" for header_bytes, seconds in sizes))
     good = exact and ratio <= arguments.limit
     print(json.dumps({
         "tensors": count, "header_bytes": header_bytes, "show_ms": round(show * 1e3, 2),
         "package_ms": round(package * 1e3, 2), "ratio": round(ratio, 4),
         "peak_mib": round(memory, 1), "exact": exact, "good": good,
+        "growth_ms": [[header_bytes, round(seconds * 1e3, 2)] for header_bytes, seconds in sizes],
     }))
     return 0 if good else 1
 

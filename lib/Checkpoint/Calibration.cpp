@@ -127,12 +127,12 @@ Expected<Activations> Activations::open(const std::vector<std::string> &paths,
       std::string module =
           index < 0 ? "" : moduleFor(name->layer, index, layers);
       if (module.empty()) {
-        result.others.push_back(tensor.name);
+        result.others.emplace_back(tensor.name);
         continue;
       }
       auto fail = [&](const std::string &what) {
-        return makeError(file.path() + ": tensor '" + tensor.name + "' " +
-                         what);
+        return makeError(file.path() + ": tensor '" + std::string(tensor.name) +
+                         "' " + what);
       };
       if (!isFloatTensor(tensor.dtype))
         return fail(std::string("is ") + dtypeName(tensor.dtype) +
@@ -228,10 +228,10 @@ kvcache::measureLoss(const ActivationGroup &group, float scale, CacheType type,
     size_t inner = 1;
     if (!perHead.empty()) {
       if (rank < 2 || size_t(tensor->shape[rank - 2]) != perHead.size())
-        return makeError("tensor '" + tensor->name + "' has shape " +
-                         formatShape(tensor->shape) + ", expected [tokens, " +
-                         std::to_string(perHead.size()) +
-                         ", head dim] for scales per head");
+        return makeError(
+            "tensor '" + std::string(tensor->name) + "' has shape " +
+            formatShape(tensor->shape) + ", expected [tokens, " +
+            std::to_string(perHead.size()) + ", head dim] for scales per head");
       inner = size_t(tensor->shape[rank - 1]);
     }
     size_t position = 0;

@@ -1,14 +1,12 @@
 //===- Checkpoint.cpp - A model's folder of files -------------------------===//
 
 #include "kvcache/Checkpoint/Checkpoint.h"
+#include "PlainScanner.h"
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 #include <unordered_map>
-
-#define SIMDJSON_EXCEPTIONS 0
-#include <simdjson.h>
 
 using namespace kvcache;
 
@@ -95,9 +93,10 @@ public:
       : paths(std::move(paths)), results(this->paths.size()) {
     // A file takes about as long as starting a thread.
     constexpr size_t filesPerThread = 4, maxThreads = 8;
+    // One core is the caller's.
+    size_t cores = std::max(2u, std::thread::hardware_concurrency());
     size_t count =
-        std::min({this->paths.size() / filesPerThread, maxThreads,
-                  size_t(std::max(1u, std::thread::hardware_concurrency()))});
+        std::min({this->paths.size() / filesPerThread, maxThreads, cores - 1});
     for (size_t i = 0; i < count; ++i)
       threads.emplace_back([this] { work(); });
   }
@@ -135,6 +134,56 @@ private:
 
 } // namespace
 
+/// Tensor and shard, as an index pairs them.
+using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;
+
+/// The index as it is mostly written; false if there is more to it.
+static bool scanIndex(std::string_view text, WeightMap &weights) {
+  PlainScanner scanner(text);
+  bool hasWeights = false;
+  auto skipFlat = [&](std::string_view) {
+    uint64_t number;
+    std::string_view string;
+    return scanner.number(number) || scanner.string(string);
+  };
+  auto scanWeight = [&](std::string_view name) {
+    std::string_view shard;
+    if (!scanner.string(shard))
+      return false;
+    weights.emplace_back(name, shard);
+    return true;
+  };
+  return scanner.object([&](std::string_view name) {
+    if (name != "weight_map")
+      return scanner.object(skipFlat);
+    if (hasWeights)
+      return false;
+    hasWeights = true;
+    return scanner.object(scanWeight);
+  }) && hasWeights &&
+         scanner.atEnd();
+}
+
+/// Any index. The strings are those of `document`.
+static Error parseIndex(std::string_view text, const std::string &path,
+                        JsonValue &document, WeightMap &weights) {
+  Expected<JsonValue> parsed = parseJson(text, path);
+  if (!parsed)
+    return parsed.error();
+  document = std::move(*parsed);
+  const JsonValue *map = document.find("weight_map");
+  if (!map || !map->isObject())
+    return makeError(path + ": expected an object with an object "
+                            "'weight_map' (tensor name to shard)");
+  for (const auto &[name, shard] : map->asObject()) {
+    if (!shard.isString())
+      return makeError(path + ": weight_map: '" + name +
+                       "' must name a file by a string");
+    weights.emplace_back(name, shard.asString());
+  }
+  return Error::success();
+}
+
 Error Checkpoint::openIndexed(const std::string &indexPath,
                               const std::vector<std::string> &present) {
   // Most likely the index names what is in the folder.
@@ -146,32 +195,27 @@ Error Checkpoint::openIndexed(const std::string &indexPath,
   Expected<MappedFile> text = MappedFile::open(indexPath);
   if (!text)
     return text.error();
-  simdjson::dom::parser parser;
-  simdjson::dom::element document;
-  // simdjson reads a little beyond the end: within the file's last page, else
-  // it copies. No page is smaller.
-  constexpr uint64_t pageSize = 4096;
-  uint64_t tail = text->size() % pageSize;
-  bool padded = tail != 0 && pageSize - tail >= simdjson::SIMDJSON_PADDING;
-  if (auto code = parser.parse(text->data(), size_t(text->size()), !padded)
-                      .get(document))
-    return makeError(indexPath +
-                     ": not valid JSON: " + simdjson::error_message(code));
-  simdjson::dom::object weights;
-  if (document["weight_map"].get_object().get(weights))
-    return makeError(indexPath + ": expected an object with an object "
-                                 "'weight_map' (tensor name to shard)");
+  JsonValue document;
+  WeightMap weights;
+  std::string_view whole(reinterpret_cast<const char *>(text->data()),
+                         size_t(text->size()));
+  // Two names and some quotes a tensor.
+  weights.reserve(whole.size() / 64);
+  if (!scanIndex(whole, weights)) {
+    weights.clear();
+    if (Error error = parseIndex(whole, indexPath, document, weights))
+      return error;
+  }
 
   std::vector<std::string> names;
   std::unordered_map<std::string_view, size_t> shardOf;
-  for (simdjson::dom::key_value_pair member : weights) {
-    std::string_view shard;
-    if (member.value.get_string().get(shard))
-      return makeError(indexPath + ": weight_map: '" + std::string(member.key) +
-                       "' must name a file by a string");
-    if (shardOf.emplace(shard, 0).second)
-      names.emplace_back(shard);
-  }
+  std::string_view previous;
+  for (const auto &[tensor, shard] : weights)
+    if (shard != previous) {
+      previous = shard;
+      if (shardOf.emplace(shard, 0).second)
+        names.emplace_back(shard);
+    }
   if (names.empty())
     return makeError(indexPath + ": weight_map names no shard");
   std::sort(names.begin(), names.end());
@@ -182,10 +226,10 @@ Error Checkpoint::openIndexed(const std::string &indexPath,
       return makeError(indexPath + ": weight_map: the shard name '" + name +
                        "' must stay below the checkpoint's folder");
     std::string path = joinPath(this->root, name);
-    if (!pathExists(path))
+    Expected<SafetensorsFile> file = opener.take(path);
+    if (!file && !pathExists(path))
       return makeError(path + ": no such file, but " + indexPath +
                        " names it as a shard");
-    Expected<SafetensorsFile> file = opener.take(path);
     if (!file)
       return file.error();
     shardOf[name] = files.size();
@@ -193,30 +237,27 @@ Error Checkpoint::openIndexed(const std::string &indexPath,
   }
 
   // Most of the work of a large index; what is not where it says is rare.
-  std::vector<std::pair<std::string_view, const SafetensorsFile *>> members;
-  std::string_view lastShard;
-  const SafetensorsFile *last = nullptr;
-  for (simdjson::dom::key_value_pair member : weights) {
-    std::string_view shard = member.value.get_string().value_unsafe();
-    if (!last || shard != lastShard)
-      last = &files[shardOf[shard]];
-    lastShard = shard;
-    members.emplace_back(member.key, last);
-  }
-  std::vector<char> missing(members.size(), 0);
-  forChunks(members.size(), [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i)
-      missing[i] = !members[i].second->find(members[i].first);
+  std::vector<char> missing(weights.size(), 0);
+  forChunks(weights.size(), [&](size_t begin, size_t end) {
+    std::string_view shard;
+    const SafetensorsFile *file = nullptr;
+    for (size_t i = begin; i < end; ++i) {
+      if (!file || weights[i].second != shard) {
+        shard = weights[i].second;
+        file = &files[shardOf.find(shard)->second];
+      }
+      missing[i] = !file->find(weights[i].first);
+    }
   });
   size_t misplaced = 0;
   std::string example;
-  for (size_t i = 0; i < members.size(); ++i) {
+  for (size_t i = 0; i < weights.size(); ++i) {
     if (!missing[i])
       continue;
-    const auto &[key, file] = members[i];
+    std::string_view key = weights[i].first;
     if (!find(key))
       return makeError(indexPath + ": names the tensor '" + std::string(key) +
-                       "' in " + baseName(file->path()) +
+                       "' in " + std::string(weights[i].second) +
                        ", but no shard has it");
     if (misplaced++ == 0)
       example = key;

@@ -123,7 +123,9 @@ private:
           Module &module = addModule(attentionModule(above));
           module.latent = module.latent || part.substr(0, 4) == "kv_a";
         }
-        if (leaf.find("scal") == std::string_view::npos)
+        // Most scales are those of weights.
+        if (leaf.substr(0, 6) == "weight" ||
+            leaf.find("scal") == std::string_view::npos)
           continue;
         ScaleName scale = classifyScaleName(name);
         bool isCache =

@@ -1,6 +1,7 @@
 //===- Safetensors.cpp - The safetensors file format ----------------------===//
 
 #include "kvcache/Checkpoint/Safetensors.h"
+#include "PlainScanner.h"
 #include "kvcache/Support/FP8.h"
 #include "kvcache/Support/Json.h"
 
@@ -10,11 +11,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#define SIMDJSON_EXCEPTIONS 0
-#include <simdjson.h>
-
 using namespace kvcache;
-using simdjson::dom::element_type;
 
 namespace {
 
@@ -55,98 +52,71 @@ bool tensorBytes(const std::vector<int64_t> &shape, DType dtype,
   return true;
 }
 
-/// One tensor's entry in a header.
-struct Entry {
-  Tensor tensor;
-  uint64_t begin = 0, end = 0;
-};
-
-const char *jsonKind(simdjson::dom::element element) {
-  switch (element.type()) {
-  case element_type::NULL_VALUE:
-    return "null";
-  case element_type::BOOL:
-    return "a boolean";
-  case element_type::INT64:
-    return "a negative integer";
-  case element_type::UINT64:
-    return "an integer beyond 63 bits";
-  case element_type::DOUBLE:
-    return "a floating-point number";
-  case element_type::STRING:
-    return "a string";
-  case element_type::ARRAY:
-    return "an array";
-  case element_type::OBJECT:
-    return "an object";
-  }
-  return "something else";
-}
-
 Error expectedKind(const char *what, const char *expected,
-                   simdjson::dom::element found) {
+                   const JsonValue &found) {
+  const char *kind = found.isInteger() && found.asInteger() < 0
+                         ? "a negative integer"
+                         : found.kindName();
   return makeError(std::string(what) + " must be " + expected + ", found " +
-                   jsonKind(found));
+                   kind);
 }
 
-Error readShape(simdjson::dom::element value, std::vector<int64_t> &shape) {
-  simdjson::dom::array array;
-  if (value.get_array().get(array))
+bool isSize(const JsonValue &value) {
+  return value.isInteger() && value.asInteger() >= 0;
+}
+
+Error readShape(const JsonValue &value, std::vector<int64_t> &shape) {
+  if (!value.isArray())
     return expectedKind("shape", "an array of sizes", value);
-  shape.reserve(array.size());
-  for (simdjson::dom::element extent : array) {
-    int64_t size;
-    if (extent.get_int64().get(size) || size < 0)
+  for (const JsonValue &extent : value.asArray()) {
+    if (!isSize(extent))
       return expectedKind("an extent of shape", "a size", extent);
-    shape.push_back(size);
+    shape.push_back(extent.asInteger());
   }
   return Error::success();
 }
 
-Error readOffsets(simdjson::dom::element value, Entry &entry) {
-  simdjson::dom::array array;
-  if (value.get_array().get(array))
+Error readOffsets(const JsonValue &value, uint64_t &begin, uint64_t &end) {
+  if (!value.isArray())
     return expectedKind("data_offsets", "an array of two offsets", value);
-  if (array.size() != 2)
+  const JsonValue::Array &offsets = value.asArray();
+  if (offsets.size() != 2)
     return makeError("data_offsets must be two offsets, found " +
-                     std::to_string(array.size()));
-  uint64_t *ends[] = {&entry.begin, &entry.end};
-  size_t i = 0;
-  for (simdjson::dom::element offset : array) {
-    if (offset.get_uint64().get(*ends[i++]))
+                     std::to_string(offsets.size()));
+  for (const JsonValue &offset : offsets)
+    if (!isSize(offset))
       return expectedKind("an offset of data_offsets", "an offset", offset);
-  }
+  begin = uint64_t(offsets[0].asInteger());
+  end = uint64_t(offsets[1].asInteger());
   return Error::success();
 }
 
-Error readEntry(simdjson::dom::element value, Entry &entry) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object))
+Error readEntry(const JsonValue &value, Tensor &tensor, uint64_t &begin,
+                uint64_t &end) {
+  if (!value.isObject())
     return expectedKind("the entry", "an object", value);
   bool hasDType = false, hasShape = false, hasOffsets = false;
-  for (simdjson::dom::key_value_pair member : object) {
-    bool *seen = member.key == "dtype"          ? &hasDType
-                 : member.key == "shape"        ? &hasShape
-                 : member.key == "data_offsets" ? &hasOffsets
-                                                : nullptr;
+  for (const auto &[field, member] : value.asObject()) {
+    bool *seen = field == "dtype"          ? &hasDType
+                 : field == "shape"        ? &hasShape
+                 : field == "data_offsets" ? &hasOffsets
+                                           : nullptr;
     if (!seen)
       continue;
     if (*seen)
-      return makeError("the field '" + std::string(member.key) +
-                       "' occurs twice");
+      return makeError("the field '" + field + "' occurs twice");
     *seen = true;
     if (seen == &hasDType) {
-      std::string_view name;
-      if (member.value.get_string().get(name))
-        return expectedKind("dtype", "a string", member.value);
-      if (!parseDType(name, entry.tensor.dtype))
-        return makeError("unknown dtype '" + std::string(name) +
+      if (!member.isString())
+        return expectedKind("dtype", "a string", member);
+      if (!parseDType(member.asString(), tensor.dtype))
+        return makeError("unknown dtype '" + member.asString() +
                          "'; known are BOOL, F4, F6_*, F8_*, F16, BF16, F32, "
                          "F64, C64, I8 to I64 and U8 to U64");
     } else if (seen == &hasShape) {
-      if (Error error = readShape(member.value, entry.tensor.shape))
+      if (Error error = readShape(member, tensor.shape))
         return error;
-    } else if (Error error = readOffsets(member.value, entry)) {
+    } else if (Error error = readOffsets(member, begin, end)) {
       return error;
     }
   }
@@ -159,26 +129,43 @@ Error readEntry(simdjson::dom::element value, Entry &entry) {
                    "' is missing");
 }
 
-Error readMetadata(simdjson::dom::element value,
+Error readMetadata(const JsonValue &value,
                    std::map<std::string, std::string> &metadata) {
-  if (value.is_null())
+  if (value.isNull())
     return Error::success();
-  simdjson::dom::object object;
-  if (value.get_object().get(object))
+  if (!value.isObject())
     return expectedKind("__metadata__", "an object of strings", value);
-  for (simdjson::dom::key_value_pair member : object) {
-    std::string_view text;
-    if (member.value.get_string().get(text))
-      return expectedKind("a value of __metadata__", "a string", member.value);
-    if (!metadata.emplace(member.key, text).second)
-      return makeError("the __metadata__ key '" + std::string(member.key) +
-                       "' occurs twice");
+  for (const auto &[key, text] : value.asObject()) {
+    if (!text.isString())
+      return expectedKind("a value of __metadata__", "a string", text);
+    if (!metadata.emplace(key, text.asString()).second)
+      return makeError("the __metadata__ key '" + key + "' occurs twice");
   }
   return Error::success();
 }
 
-/// True if the JSON holds the number -0 outside of strings. simdjson reads it
-/// as the integer 0; the safetensors package refuses it as an offset or size.
+/// Mixes 8 bytes at a time.
+size_t hashName(std::string_view name) {
+  constexpr uint64_t factor = 0x9E3779B97F4A7C15;
+  uint64_t hash = name.size() * factor;
+  auto mix = [&](uint64_t word) {
+    hash = (hash ^ word) * factor;
+    hash ^= hash >> 32;
+  };
+  while (name.size() >= 8) {
+    uint64_t word;
+    std::memcpy(&word, name.data(), 8);
+    mix(word);
+    name.remove_prefix(8);
+  }
+  uint64_t rest = 0;
+  std::memcpy(&rest, name.data(), name.size());
+  mix(rest);
+  return size_t(hash);
+}
+
+/// True if the JSON holds the number -0 outside of strings. It is read as the
+/// integer 0; the safetensors package refuses it as an offset or size.
 bool hasNegativeZero(std::string_view json) {
   if (json.find("-0") == std::string_view::npos)
     return false;
@@ -235,7 +222,7 @@ static T loadElement(const Tensor &tensor, int64_t index) {
 Expected<double> kvcache::readFloatElement(const Tensor &tensor,
                                            int64_t index) {
   if (index < 0 || index >= tensor.numElements())
-    return makeError("tensor '" + tensor.name + "' of shape " +
+    return makeError("tensor '" + std::string(tensor.name) + "' of shape " +
                      formatShape(tensor.shape) + " has no element " +
                      std::to_string(index));
   switch (tensor.dtype) {
@@ -248,7 +235,7 @@ Expected<double> kvcache::readFloatElement(const Tensor &tensor,
   case DType::BF16:
     return double(fromBF16(loadElement<uint16_t>(tensor, index)));
   default:
-    return makeError("tensor '" + tensor.name + "' is " +
+    return makeError("tensor '" + std::string(tensor.name) + "' is " +
                      dtypeName(tensor.dtype) +
                      ", expected F32, F16, BF16 or F64");
   }
@@ -261,14 +248,14 @@ Expected<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
   SafetensorsFile file;
   file.filePath = path;
   file.map = std::move(*map);
-  if (Error error = file.parseHeader())
+  if (Error error = file.readHeader())
     return error.withContext(path);
   return file;
 }
 
 size_t SafetensorsFile::findSlot(std::string_view name) const {
   size_t mask = index.size() - 1;
-  size_t slot = std::hash<std::string_view>()(name) & mask;
+  size_t slot = hashName(name) & mask;
   while (index[slot] != 0 && list[index[slot] - 1].name != name)
     slot = (slot + 1) & mask;
   return slot;
@@ -281,7 +268,93 @@ const Tensor *SafetensorsFile::find(std::string_view name) const {
   return entry ? &list[entry - 1] : nullptr;
 }
 
-Error SafetensorsFile::parseHeader() {
+/// The header as it is mostly written; false if there is more to it.
+bool SafetensorsFile::scanHeader(std::string_view json,
+                                 std::vector<Entry> &entries) {
+  PlainScanner scanner(json);
+  bool hasMetadata = false;
+  // Neighbours mostly have the same one.
+  std::string_view dtypeText;
+  DType dtype = DType::F32;
+
+  auto scanMetadata = [&](std::string_view key) {
+    std::string_view value;
+    return scanner.string(value) && headerMetadata.emplace(key, value).second;
+  };
+  auto scanField = [&](std::string_view field, Entry &entry, unsigned &seen) {
+    unsigned bit = field == "dtype" ? 1 : field == "shape" ? 2 : 4;
+    if (seen & bit)
+      return false;
+    seen |= bit;
+    if (bit == 1) {
+      std::string_view text;
+      if (!scanner.string(text) ||
+          (text != dtypeText && !parseDType(text, dtype)))
+        return false;
+      dtypeText = text;
+      entry.tensor.dtype = dtype;
+      return true;
+    }
+    uint64_t number = 0;
+    if (bit == 2)
+      return scanner.array([&] {
+        if (!scanner.number(number))
+          return false;
+        entry.tensor.shape.push_back(int64_t(number));
+        return true;
+      });
+    unsigned count = 0;
+    return field == "data_offsets" && scanner.array([&] {
+      return count < 2 &&
+             scanner.number(count++ == 0 ? entry.begin : entry.end);
+    }) && count == 2;
+  };
+  auto scanMember = [&](std::string_view name) {
+    if (name == "__metadata__") {
+      if (hasMetadata)
+        return false;
+      hasMetadata = true;
+      return scanner.object(scanMetadata);
+    }
+    Entry &entry = entries.emplace_back();
+    entry.tensor.name = name;
+    unsigned seen = 0;
+    return scanner.object([&](std::string_view field) {
+      return scanField(field, entry, seen);
+    }) && seen == 7;
+  };
+  return scanner.object(scanMember) && scanner.atEnd();
+}
+
+/// Any header.
+Error SafetensorsFile::parseHeader(std::string_view json,
+                                   std::vector<Entry> &entries) {
+  Expected<JsonValue> root = parseJson(json, "the header");
+  if (!root)
+    return root.error();
+  if (hasNegativeZero(json))
+    return makeError("the header has the number -0, expected a size or offset");
+  if (!root->isObject())
+    return expectedKind("the header", "an object", *root);
+  bool hasMetadata = false;
+  for (const auto &[name, value] : root->asObject()) {
+    if (name == "__metadata__") {
+      if (hasMetadata)
+        return makeError("__metadata__ occurs twice in the header");
+      hasMetadata = true;
+      if (Error error = readMetadata(value, headerMetadata))
+        return error;
+      continue;
+    }
+    Entry &entry = entries.emplace_back();
+    entry.tensor.name = parsedNames.emplace_back(name);
+    if (Error error = readEntry(value, entry.tensor, entry.begin, entry.end))
+      return error.withContext("tensor '" + name + "'");
+  }
+  return Error::success();
+}
+
+Error SafetensorsFile::readHeader() {
   uint64_t size = map.size();
   if (size < 8)
     return makeError("not a safetensors file: " + std::to_string(size) +
@@ -299,37 +372,14 @@ Error SafetensorsFile::parseHeader() {
   const uint8_t *header = map.data() + 8;
   std::string_view json(reinterpret_cast<const char *>(header),
                         size_t(headerLength));
-  // Its buffers serve all shards of a checkpoint.
-  static thread_local simdjson::dom::parser parser;
-  simdjson::dom::element root;
-  // simdjson reads a little beyond the end; the data behind the header serves,
-  // else it copies.
-  bool padded = size - 8 - headerLength >= simdjson::SIMDJSON_PADDING;
-  if (auto code = parser.parse(header, size_t(headerLength), !padded).get(root))
-    return makeError(std::string("the header is not valid JSON: ") +
-                     simdjson::error_message(code));
-  if (hasNegativeZero(json))
-    return makeError("the header has the number -0, expected a size or offset");
-  simdjson::dom::object object;
-  if (root.get_object().get(object))
-    return expectedKind("the header", "an object", root);
-
-  std::vector<Entry> entries;
-  entries.reserve(object.size());
-  bool hasMetadata = false;
-  for (simdjson::dom::key_value_pair member : object) {
-    if (member.key == "__metadata__") {
-      if (hasMetadata)
-        return makeError("__metadata__ occurs twice in the header");
-      hasMetadata = true;
-      if (Error error = readMetadata(member.value, headerMetadata))
-        return error;
-      continue;
-    }
-    entries.emplace_back();
-    entries.back().tensor.name = member.key;
-    if (Error error = readEntry(member.value, entries.back()))
-      return error.withContext("tensor '" + entries.back().tensor.name + "'");
+  // Its memory serves all shards of a checkpoint.
+  static thread_local std::vector<Entry> entries;
+  entries.clear();
+  if (!scanHeader(json, entries)) {
+    entries.clear();
+    headerMetadata.clear();
+    if (Error error = parseHeader(json, entries))
+      return error;
   }
 
   auto byOffsets = [](const Entry &a, const Entry &b) {
@@ -350,7 +400,7 @@ Error SafetensorsFile::parseHeader() {
   for (Entry &entry : entries) {
     Tensor &tensor = entry.tensor;
     auto fail = [&](const std::string &what) {
-      return makeError("tensor '" + tensor.name + "': " + what);
+      return makeError("tensor '" + std::string(tensor.name) + "': " + what);
     };
     if (entry.begin != position || entry.end < entry.begin)
       return fail("data_offsets [" + std::to_string(entry.begin) + ", " +
@@ -370,10 +420,10 @@ Error SafetensorsFile::parseHeader() {
                   std::to_string(expected) + " bytes, but data_offsets span " +
                   std::to_string(tensor.bytes));
     if (entry.end > dataSize)
-      return makeError("truncated safetensors file: tensor '" + tensor.name +
-                       "' ends at byte " + std::to_string(entry.end) +
-                       " of the data, but there are only " +
-                       std::to_string(dataSize));
+      return makeError(
+          "truncated safetensors file: tensor '" + std::string(tensor.name) +
+          "' ends at byte " + std::to_string(entry.end) +
+          " of the data, but there are only " + std::to_string(dataSize));
     tensor.data = data + entry.begin;
     size_t slot = findSlot(tensor.name);
     if (index[slot] != 0)
@@ -396,7 +446,8 @@ Error kvcache::writeSafetensors(
     uint64_t expected;
     const char *reason;
     auto fail = [&](const std::string &what) {
-      return makeError(path + ": tensor '" + tensor.name + "': " + what);
+      return makeError(path + ": tensor '" + std::string(tensor.name) +
+                       "': " + what);
     };
     if (!tensorBytes(tensor.shape, tensor.dtype, expected, reason))
       return fail(reason);

@@ -18,17 +18,6 @@ static bool endsWith(std::string_view text, std::string_view end) {
          text.substr(text.size() - end.size()) == end;
 }
 
-bool kvcache::splitLast(std::string_view path, std::string_view &before,
-                        std::string_view &last) {
-  if (path.empty())
-    return false;
-  size_t dot = path.rfind('.');
-  before =
-      dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-  last = dot == std::string_view::npos ? path : path.substr(dot + 1);
-  return true;
-}
-
 bool kvcache::isSelfAttentionName(std::string_view part) {
   return part == "self_attn" || part == "self_attention" ||
          part == "attention" || part == "attn" || part == "mixer" ||
@@ -56,6 +45,10 @@ std::string kvcache::attentionModule(std::string_view layer) {
 }
 
 bool kvcache::isQKVProjection(std::string_view part) {
+  // Most projections of a large model are others.
+  if (part.empty() ||
+      std::string_view("qkvWcf").find(part[0]) == std::string_view::npos)
+    return false;
   if (part == "query_key_value" || part == "Wqkv" || part == "qkv" ||
       part == "c_attn" || part == "W_pack" || part == "kv_a_proj_with_mqa" ||
       part == "fused_qkv_a_proj_with_mqa")
@@ -84,7 +77,8 @@ static std::optional<ScaleRole> projectionRole(std::string_view part) {
 
 ScaleName kvcache::classifyScaleName(std::string_view name) {
   std::string_view path, last;
-  if (!splitLast(name, path, last))
+  // Most scales of a large model are those of weights.
+  if (!splitLast(name, path, last) || startsWith(last, "weight"))
     return {};
   auto single = [](ScaleRole role, std::string_view module) {
     return ScaleName{ScaleName::Single, role, module};
@@ -136,13 +130,13 @@ ScaleName kvcache::classifyScaleName(std::string_view name) {
 
 bool kvcache::isUnknownAttentionScale(std::string_view name) {
   std::string_view path, last, above, part;
-  if (name.find("scal") == std::string_view::npos ||
-      !splitLast(name, path, last))
+  if (!splitLast(name, path, last))
     return false;
   // The scales of linear layers and the weights of norms.
   if (startsWith(last, "weight") || startsWith(last, "input") ||
       startsWith(last, "act") || startsWith(last, "pre_quant") ||
-      startsWith(last, "prequant") || last == "scales" || last == "qscales")
+      startsWith(last, "prequant") || last == "scales" || last == "qscales" ||
+      name.find("scal") == std::string_view::npos)
     return false;
   if (splitLast(path, above, part) &&
       (part.find("norm") != std::string_view::npos || part == "o_proj" ||

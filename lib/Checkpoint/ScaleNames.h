@@ -8,8 +8,16 @@
 namespace kvcache {
 
 /// Splits "a.b.c" into "a.b" and "c"; false for an empty path.
-bool splitLast(std::string_view path, std::string_view &before,
-               std::string_view &last);
+inline bool splitLast(std::string_view path, std::string_view &before,
+                      std::string_view &last) {
+  if (path.empty())
+    return false;
+  size_t dot = path.rfind('.');
+  bool split = dot != std::string_view::npos;
+  before = split ? path.substr(0, dot) : std::string_view();
+  last = split ? path.substr(dot + 1) : path;
+  return true;
+}
 
 /// self_attn and its synonyms: names that the same module has in different
 /// code bases.

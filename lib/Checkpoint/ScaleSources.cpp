@@ -24,8 +24,8 @@ static void collectFile(const SafetensorsFile &file, ScaleSource &source,
     ScaleName name = classifyScaleName(tensor.name);
     if (name.kind == ScaleName::NotAScale) {
       if (isUnknownAttentionScale(tensor.name))
-        source.unknown.push_back(
-            {tensor.name, file.path(), "a scale-like name of no known form"});
+        source.unknown.push_back({std::string(tensor.name), file.path(),
+                                  "a scale-like name of no known form"});
       continue;
     }
     auto [it, isNew] = known.emplace(tensor.name, source.candidates.size());

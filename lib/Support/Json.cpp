@@ -41,37 +41,49 @@ const JsonValue *JsonValue::findNonNull(std::string_view key) const {
   return value && !value->isNull() ? value : nullptr;
 }
 
-std::string kvcache::quoteJson(std::string_view text) {
+/// What follows a backslash for a character that cannot stand in a string;
+/// 0: it can.
+static char escapeOf(char c) {
+  switch (c) {
+  case '"':
+  case '\\':
+    return c;
+  case '\n':
+    return 'n';
+  case '\r':
+    return 'r';
+  case '\t':
+    return 't';
+  default:
+    return static_cast<unsigned char>(c) < 0x20 ? 'u' : 0;
+  }
+}
+
+static void appendQuoted(std::string &out, std::string_view text) {
   static const char digits[] = "0123456789abcdef";
-  std::string quoted = "\"";
-  for (char c : text) {
-    switch (c) {
-    case '"':
-      quoted += "\\\"";
-      break;
-    case '\\':
-      quoted += "\\\\";
-      break;
-    case '\n':
-      quoted += "\\n";
-      break;
-    case '\r':
-      quoted += "\\r";
-      break;
-    case '\t':
-      quoted += "\\t";
-      break;
-    default:
-      if (static_cast<unsigned char>(c) < 0x20) {
-        quoted += "\\u00";
-        quoted += digits[c >> 4];
-        quoted += digits[c & 15];
-      } else {
-        quoted += c;
-      }
+  out += '"';
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char escape = escapeOf(text[i]);
+    if (escape == 0)
+      continue;
+    out.append(text, begin, i - begin);
+    begin = i + 1;
+    out += '\\';
+    out += escape;
+    if (escape == 'u') {
+      out += "00";
+      out += digits[text[i] >> 4];
+      out += digits[text[i] & 15];
     }
   }
-  quoted += '"';
+  out.append(text, begin, text.size() - begin);
+  out += '"';
+}
+
+std::string kvcache::quoteJson(std::string_view text) {
+  std::string quoted;
+  appendQuoted(quoted, text);
   return quoted;
 }
 
@@ -131,7 +143,7 @@ void printObject(const JsonValue::Object &object, unsigned indent,
     if (i != 0)
       out += ',';
     newLine(indent, level + 1, out);
-    out += quoteJson(object[i].first);
+    appendQuoted(out, object[i].first);
     out += indent != 0 ? ": " : ":";
     printValue(object[i].second, indent, level + 1, out);
   }
@@ -152,7 +164,7 @@ void printValue(const JsonValue &value, unsigned indent, unsigned level,
     out += std::isfinite(value.asDouble()) ? formatDouble(value.asDouble())
                                            : std::string("null");
   else if (value.isString())
-    out += quoteJson(value.asString());
+    appendQuoted(out, value.asString());
   else if (value.isArray())
     printArray(value.asArray(), indent, level, out);
   else

@@ -30,8 +30,8 @@ Error TensorFiles::add(const std::string &path) {
   files.push_back(std::move(*file));
   latestNames.clear();
   for (const Tensor &tensor : files.back().tensors()) {
-    tensors[tensor.name] = &tensor;
-    latestNames.push_back(tensor.name);
+    tensors[std::string(tensor.name)] = &tensor;
+    latestNames.emplace_back(tensor.name);
   }
   return Error::success();
 }

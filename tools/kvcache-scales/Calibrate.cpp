@@ -73,6 +73,7 @@ int calibrate(const CalibrateOptions &options) {
 
   std::vector<Tensor> tensors;
   std::deque<float> values;
+  std::deque<std::string> keys;
   uint64_t samples = 0;
   for (const ActivationGroup &group : activations->groups()) {
     float magnitude = magnitudePercentile(group, options.percentile);
@@ -86,14 +87,14 @@ int calibrate(const CalibrateOptions &options) {
                   "hold");
     values.push_back(scale);
     Tensor tensor;
-    tensor.name = scaleKey(group);
+    tensor.name = keys.emplace_back(scaleKey(group));
     tensor.dtype = DType::F32;
     tensor.data = reinterpret_cast<const uint8_t *>(&values.back());
     tensor.bytes = sizeof(float);
     tensors.push_back(std::move(tensor));
     samples += group.count;
     if (!options.quiet)
-      std::cout << scaleKey(group) << " = " << formatFloat(scale) << "  ("
+      std::cout << keys.back() << " = " << formatFloat(scale) << "  ("
                 << (options.percentile < 100
                         ? "percentile " + formatFloat(magnitude) + ", "
                         : "")

@@ -14,6 +14,7 @@
 #include "kvcache/Support/Files.h"
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
@@ -55,8 +56,9 @@ bool parseDType(std::string_view name, DType &dtype);
 
 /// One tensor. `data` points into the mapped file (or, for writing, at the
 /// caller's bytes), little endian, row major, `bytes` long, of any alignment.
+/// `name` lives as long as the file (or is the caller's).
 struct Tensor {
-  std::string name;
+  std::string_view name;
   DType dtype = DType::F32;
   std::vector<int64_t> shape; ///< empty: a scalar
   const uint8_t *data = nullptr;
@@ -98,12 +100,21 @@ private:
   std::vector<Tensor> list;
   std::map<std::string, std::string> headerMetadata;
   uint64_t headerLength = 0;
+  /// Names that do not stand in the header as they are.
+  std::deque<std::string> parsedNames;
   /// Open addressing over `list`: position + 1, 0 is free; a power of two.
   std::vector<uint32_t> index;
 
   /// Position of `name` in `index`: its entry, or the free place for it.
   size_t findSlot(std::string_view name) const;
-  Error parseHeader();
+  /// An entry of the header.
+  struct Entry {
+    Tensor tensor;
+    uint64_t begin = 0, end = 0;
+  };
+  bool scanHeader(std::string_view json, std::vector<Entry> &entries);
+  Error parseHeader(std::string_view json, std::vector<Entry> &entries);
+  Error readHeader();
 };
 
 /// Writes a file (atomically) as the safetensors package does: larger element

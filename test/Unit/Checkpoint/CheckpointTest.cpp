@@ -83,6 +83,29 @@ TEST_F(CheckpointFolder, ReportsAFileThatTheIndexDoesNotName) {
             nullptr);
 }
 
+TEST_F(CheckpointFolder, ReadsAnyIndex) {
+  folder.tensors("m1.safetensors", one("a"))
+      .tensors("m2.safetensors", one("b"))
+      .tensors("unnamed.safetensors", one("c"));
+  for (const char *index : {
+           R"({"weight_map":{"a":"m1.safetensors","b":"m2.safetensors"}})",
+           R"({"metadata": {"total_size": 8, "format": "pt"},
+               "weight_map": {"a": "m1.safetensors", "b": "m2.safetensors"}})",
+           // More than what is scanned in place.
+           R"({"metadata": {"total_size": 8.0, "parts": [{"n": -1}]},
+               "weight_map": {"a": "m1.safetensors", "b": "m2.safetensors"}})",
+           R"({"weight_map": {"\u0061": "m\u0031.safetensors",
+                              "b": "m2.safetensors"}})",
+       }) {
+    folder.text("model.safetensors.index.json", index);
+    Expected<Checkpoint> checkpoint = Checkpoint::open(folder.root);
+    ASSERT_TRUE(checkpoint) << index << checkpoint.message();
+    EXPECT_EQ(checkpoint->shards().size(), 2u) << index;
+    EXPECT_NE(checkpoint->find("a"), nullptr) << index;
+    EXPECT_EQ(checkpoint->find("c"), nullptr) << index;
+  }
+}
+
 TEST_F(CheckpointFolder, ChecksTheIndexAgainstTheShards) {
   const char *index = "model.safetensors.index.json";
   folder.tensors("m1.safetensors", one("a"))

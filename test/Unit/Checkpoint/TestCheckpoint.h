@@ -25,7 +25,7 @@ public:
                   std::vector<int64_t> shape, std::string data) {
     bytes.push_back(std::move(data));
     Tensor tensor;
-    tensor.name = name;
+    tensor.name = names.emplace_back(name);
     tensor.dtype = dtype;
     tensor.shape = std::move(shape);
     tensor.data = reinterpret_cast<const uint8_t *>(bytes.back().data());
@@ -57,7 +57,7 @@ public:
   std::vector<Tensor> tensors;
 
 private:
-  std::deque<std::string> bytes;
+  std::deque<std::string> bytes, names;
 };
 
 /// A folder that is removed at the end.
