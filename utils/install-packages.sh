@@ -5,7 +5,7 @@ set -eu
 
 packages="cmake ninja-build clang-22 lld-22 llvm-22-dev llvm-22-tools
   libmlir-22-dev mlir-22-tools libsimdjson-dev libcli11-dev libmd-dev libgtest-dev
-  zlib1g-dev libzstd-dev python3-venv"
+  libzip-dev zlib1g-dev libzstd-dev python3-venv"
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
   echo "install-packages: this is not a Debian system; what the build needs is in README.md" >&2

@@ -7,7 +7,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/KVCache)
 set(runtime_libraries
   KVCacheSupport KVCacheCheckpoint KVCacheBundle KVCachePTX KVCacheRuntime)
 set(compiler_libraries
-  KVCacheIR KVCacheImport KVCacheTransforms KVCacheConversion KVCachePipelines
+  KVCacheIR KVCacheImport KVCacheTorchExport KVCacheTransforms KVCacheConversion KVCachePipelines
   KVCacheCAPI)
 
 foreach(set IN ITEMS runtime compiler)

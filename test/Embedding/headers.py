@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-MLIR_ROOMS = {"IR", "Import", "Transforms", "Conversion", "Pipelines"}
+MLIR_ROOMS = {"IR", "Import", "TorchExport", "Transforms", "Conversion", "Pipelines"}
 MLIR_HEADERS = {"kvcache/InitAll.h", "kvcache-c/Dialect.h"}
 
 
