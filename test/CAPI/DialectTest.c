@@ -1,10 +1,12 @@
 /*===- DialectTest.c - The C interface from C -----------------------------===*/
 
 #include "kvcache-c/Dialect.h"
+#include "kvcache-c/ScaleTable.h"
 #include "mlir-c/BuiltinTypes.h"
 #include "mlir-c/Diagnostics.h"
 #include "mlir-c/IR.h"
 #include "mlir-c/Pass.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +125,85 @@ static void testPipeline(MlirContext context) {
   mlirModuleDestroy(module);
 }
 
+/* Folds `table` into a module of one layer; the values of its scales, K's and
+ * then V's, or 0 after an error. */
+static int fold(MlirContext context, KVCacheScaleTable table, float *values) {
+  const char *source =
+      "kvcache.scale_buffer @k : f32 dynamic\n"
+      "kvcache.scale_buffer @v : f32 dynamic\n"
+      "kvcache.cache_group @full page_size 16\n"
+      "kvcache.cache @c of \"model.layers.0.self_attn.attn\" in @full"
+      " : 2 x 64 x f8E4M3FN scales(@k, @v)\n";
+  MlirModule module = mlirModuleCreateParse(context, str(source));
+  MlirPassManager manager = mlirPassManagerCreate(context);
+  mlirPassManagerAddOwnedPass(manager,
+                              kvcacheCreateFoldCheckpointScales(table));
+  int count = 0;
+  if (mlirLogicalResultIsSuccess(
+          mlirPassManagerRunOnOp(manager, mlirModuleGetOperation(module)))) {
+    MlirOperation op = mlirBlockGetFirstOperation(mlirModuleGetBody(module));
+    for (; !mlirOperationIsNull(op); op = mlirOperationGetNextInBlock(op)) {
+      MlirAttribute scale = mlirOperationGetAttributeByName(op, str("scale"));
+      if (mlirAttributeIsNull(scale))
+        continue;
+      CHECK(kvcacheScaleGetState(scale) == KVCacheScaleStatic);
+      CHECK(kvcacheScaleGetProvenance(scale) ==
+            (count == 0 ? KVCacheProvenanceCheckpoint
+                        : KVCacheProvenanceOverride));
+      if (count == 0)
+        CHECK(mlirStringRefEqual(kvcacheScaleGetKey(scale), str("fit.7.k")));
+      for (intptr_t i = 0; i < kvcacheScaleGetNumValues(scale); ++i)
+        values[count++] = kvcacheScaleGetValue(scale, i);
+    }
+  }
+  mlirPassManagerDestroy(manager);
+  mlirModuleDestroy(module);
+  return count;
+}
+
+/* Scales without files, and then other ones. */
+static void testScaleTable(MlirContext context) {
+  MlirStringRef layer = str("model.layers.0.self_attn.attn");
+  KVCacheScaleTable table = kvcacheScaleTableCreate();
+  float k = 0.25f, v[] = {0.5f, 0.125f}, folded[4];
+  CHECK(fold(context, table, folded) == 0); /* the layer is missing */
+  CHECK(kvcacheScaleTableAddLayer(table, layer));
+  CHECK(!kvcacheScaleTableAddLayer(table, layer));
+  CHECK(!kvcacheScaleTableAddLayer(table, str("")));
+  CHECK(kvcacheScaleTableGetNumLayers(table) == 1);
+  CHECK(kvcacheScaleTableGetNumValues(table, layer, KVCacheScaleRoleV) == 1);
+  CHECK(kvcacheScaleTableGetValue(table, layer, KVCacheScaleRoleV, 0) == 1.0f);
+  CHECK(kvcacheScaleTableGetNumValues(table, str("x"), KVCacheScaleRoleV) == 0);
+
+  float wrong[] = {0.0f, -1.0f, 1e-40f, INFINITY, NAN};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i)
+    CHECK(!kvcacheScaleTableSetScale(table, layer, KVCacheScaleRoleK, 1,
+                                     &wrong[i], str("")));
+  CHECK(!kvcacheScaleTableSetScale(table, layer, KVCacheScaleRoleK, 0, &k,
+                                   str("")));
+  CHECK(!kvcacheScaleTableSetScale(table, str("x"), KVCacheScaleRoleK, 1, &k,
+                                   str("")));
+  CHECK(kvcacheScaleTableSetScale(table, layer, KVCacheScaleRoleK, 1, &k,
+                                  str("fit.7.k")));
+  CHECK(kvcacheScaleTableSetScale(table, layer, KVCacheScaleRoleV, 2, v,
+                                  str("")));
+  CHECK(kvcacheScaleTableGetNumValues(table, layer, KVCacheScaleRoleV) == 2);
+  CHECK(kvcacheScaleTableGetValue(table, layer, KVCacheScaleRoleV, 1) == v[1]);
+  CHECK(fold(context, table, folded) == 3);
+  CHECK(folded[0] == k && folded[1] == v[0] && folded[2] == v[1]);
+
+  k = 0.75f; /* the weights were refitted */
+  CHECK(kvcacheScaleTableSetScale(table, layer, KVCacheScaleRoleK, 1, &k,
+                                  str("fit.7.k")));
+  CHECK(fold(context, table, folded) == 3 && folded[0] == k);
+
+  float three[] = {1.0f, 2.0f, 3.0f}; /* of two heads */
+  CHECK(kvcacheScaleTableSetScale(table, layer, KVCacheScaleRoleV, 3, three,
+                                  str("")));
+  CHECK(fold(context, table, folded) == 0);
+  kvcacheScaleTableDestroy(table);
+}
+
 int main(void) {
   MlirDialectRegistry registry = mlirDialectRegistryCreate();
   kvcacheRegisterCompiler(registry);
@@ -137,6 +218,8 @@ int main(void) {
   testTypes(context);
   testPipeline(context);
   CHECK(errors == 4);
+  testScaleTable(context);
+  CHECK(errors == 6);
   mlirContextDestroy(context);
   printf("passed\n");
   return 0;

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 MLIR_ROOMS = {"IR", "Import", "TorchExport", "Transforms", "Conversion", "Pipelines"}
-MLIR_HEADERS = {"kvcache/InitAll.h", "kvcache-c/Dialect.h"}
+MLIR_HEADERS = {"kvcache/InitAll.h", "kvcache-c/Dialect.h", "kvcache-c/ScaleTable.h"}
 
 
 def main():
