@@ -293,7 +293,8 @@ static Error checkDeclarations(const std::optional<JsonFile> &file,
   return Error::success();
 }
 
-Expected<Checkpoint> Checkpoint::open(const std::string &path) {
+Expected<Checkpoint> Checkpoint::open(const std::string &path,
+                                      bool tensorsOptional) {
   Checkpoint checkpoint;
   checkpoint.root = path;
   if (!pathExists(path))
@@ -337,8 +338,15 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path) {
                    " does not name it; scales in it need an overlay"});
       }
     } else {
-      if (shards.empty())
+      bool hasConfig = std::find(entries->begin(), entries->end(),
+                                 "config.json") != entries->end();
+      if (shards.empty() && !(tensorsOptional && hasConfig))
         return makeError(path + ": no .safetensors file in this folder");
+      if (shards.empty())
+        checkpoint.findings.push_back(
+            {Severity::Warning, "", "", path,
+             path + ": no .safetensors file in this folder; only what "
+                    "config.json says is known"});
       std::vector<std::string> paths;
       for (const std::string &name : shards)
         paths.push_back(joinPath(path, name));

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "LatentAttention.h"
+#include "kvcache/Checkpoint/ModelConfig.h"
 #include "kvcache/Checkpoint/ScaleTable.h"
 #include "kvcache/IR/ForeignSemantics.h"
 #include "kvcache/IR/QueryScale.h"
@@ -78,6 +79,8 @@ struct ImportedCall {
   int64_t queryHeads = 0, kvHeads = 0;
   /// Of an attention with FP8 queries: the op that quantizes them.
   std::optional<ForeignCall> quantization;
+  /// Of an attention that reads another layer's cache: its own layer.
+  std::string reader;
   /// Of an MLA attention: its widths.
   std::optional<LatentAttention> widths;
 
@@ -129,6 +132,7 @@ private:
 
   LogicalResult checkOptions();
   LogicalResult collect();
+  LogicalResult shareCaches();
   LogicalResult findLayerName(ImportedCall &imported);
   LogicalResult findOperands(ImportedCall &imported);
   LogicalResult findLayerByRows(ImportedCall &imported);
@@ -679,6 +683,67 @@ LogicalResult ImportPass::findQuantization(ImportedCall &imported) {
   return success();
 }
 
+/// Layers that nothing writes read the cache that the model's config names.
+LogicalResult ImportPass::shareCaches() {
+  llvm::StringSet<> written;
+  for (CacheOp cache : getOperation().getOps<CacheOp>())
+    written.insert(cache.getLayer());
+  SmallVector<StringRef> readers;
+  for (auto &[name, layer] : layers)
+    if (!layer.attentions.empty() && layer.updates.empty() &&
+        !written.contains(name))
+      readers.push_back(name);
+  if (readers.empty() || checkpoint.empty())
+    return success();
+  Location loc = getOperation().getLoc();
+  ::kvcache::Expected<::kvcache::Checkpoint> opened =
+      ::kvcache::Checkpoint::open(checkpoint);
+  if (!opened)
+    return emitError(loc) << opened.message();
+  if (!opened->config())
+    return success();
+  ::kvcache::Expected<::kvcache::ModelAttention> model =
+      ::kvcache::readModelAttention(*opened->config());
+  if (!model)
+    return success(); // kvcache-apply-model-config says why
+
+  auto indexOf = [](StringRef name) {
+    return ::kvcache::layerIndex(std::string_view(name.data(), name.size()));
+  };
+  for (StringRef reader : readers) {
+    int64_t index = indexOf(reader);
+    if (index < 0 || index >= static_cast<int64_t>(model->layers.size()))
+      continue;
+    int64_t ownerIndex = model->layers[index].sharesCacheWith;
+    if (ownerIndex < 0)
+      continue;
+    auto *owner = llvm::find_if(layers, [&](auto &entry) {
+      return indexOf(entry.first) == ownerIndex &&
+             !entry.second.updates.empty();
+    });
+    SmallVector<ImportedCall *> attentions = layers[reader].attentions;
+    if (owner == layers.end())
+      return attentions.front()->op()->emitError()
+             << "layer '" << reader << "' reads the cache of layer "
+             << ownerIndex << " by " << opened->config()->path
+             << ", but the graph has no cache update of that layer; export "
+                "both layers in one graph";
+    std::string ownerName = owner->first.str(), readerName = reader.str();
+    // The names of layers are those of their calls.
+    layers.erase(reader);
+    for (ImportedCall *attention : attentions) {
+      attention->reader = readerName;
+      attention->layer = ownerName;
+      layers[ownerName].attentions.push_back(attention);
+      attention->op()->emitRemark()
+          << "layer '" << readerName << "' reads the cache of layer '"
+          << ownerName << "', as " << opened->config()->path
+          << " says: it writes nothing, and that layer's scales hold";
+    }
+  }
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // Checks
 //===----------------------------------------------------------------------===//
@@ -1050,12 +1115,16 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
       return emitError()
              << "reads a cache that nothing writes: no cache update has this "
                 "layer name. A layer "
-                "that shares the cache of another one must name that layer; a "
+                "that shares the cache of another one must name that layer, or "
+                "the model's config.json must say so (option checkpoint); a "
                 "graph that writes "
                 "caches by other ops must be exported with "
                 "'vllm.unified_kv_cache_update' or "
                 "'_C_cache_ops.reshape_and_cache_flash'";
     }
+    // The keys and values of a layer that reads another's cache count nothing.
+    if (!attention->reader.empty())
+      continue;
     for (auto [name, read, written] :
          {std::tuple<StringRef, Value, Value>{"key", attention->key,
                                               writer->key},
@@ -1578,7 +1647,8 @@ void ImportPass::runOnOperation() {
   calls.clear();
   layers.clear();
   quantizations.clear();
-  if (failed(checkOptions()) || failed(collect()) || failed(checkAll()))
+  if (failed(checkOptions()) || failed(collect()) || failed(shareCaches()) ||
+      failed(checkAll()))
     return signalPassFailure();
 
   bool hasAttention = llvm::any_of(

@@ -24,6 +24,7 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm,
                                        const CompileOptions &options) {
   ImportOptions import;
   import.opTable = llvm::to_vector(options.opTable);
+  import.checkpoint = options.checkpoint;
   import.requireAttention = options.requireAttention;
   import.pageSize = options.pageSize;
   import.kvLayout = options.kvLayout;

@@ -265,7 +265,7 @@ func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 // A cache that nothing writes.
 
 func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x2x64xbf16>) {
-  // expected-error @+1 {{reads a cache that nothing writes: no cache update has this layer name. A layer that shares the cache of another one must name that layer; a graph that writes caches by other ops must be exported with 'vllm.unified_kv_cache_update' or '_C_cache_ops.reshape_and_cache_flash'}}
+  // expected-error @+1 {{reads a cache that nothing writes: no cache update has this layer name. A layer that shares the cache of another one must name that layer, or the model's config.json must say so (option checkpoint); a graph that writes caches by other ops must be exported with 'vllm.unified_kv_cache_update' or '_C_cache_ops.reshape_and_cache_flash'}}
   %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<4x2x64xbf16>
   return
 }

@@ -261,7 +261,7 @@ std::string renderJson(const std::string &path, const OpenedModel &opened) {
 int show(const ShowOptions &options) {
   // Never freed: a whole model's headers, and the process ends here.
   static Expected<OpenedModel> opened =
-      openModel(options.path, options.resolve);
+      openModel(options.path, options.resolve, /*tensorsOptional=*/true);
   if (!opened)
     return fail(opened.message());
   std::string text =

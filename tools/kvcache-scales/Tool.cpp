@@ -43,11 +43,12 @@ Expected<ModelScaleOptions> readOptions(const ResolveOptions &options) {
 }
 
 Expected<OpenedModel> openModel(const std::string &path,
-                                const ResolveOptions &options) {
+                                const ResolveOptions &options,
+                                bool tensorsOptional) {
   Expected<ModelScaleOptions> read = readOptions(options);
   if (!read)
     return read.error();
-  Expected<Checkpoint> checkpoint = Checkpoint::open(path);
+  Expected<Checkpoint> checkpoint = Checkpoint::open(path, tensorsOptional);
   if (!checkpoint)
     return checkpoint.error();
   ModelScales model = describeModel(*checkpoint, *read);

@@ -32,8 +32,10 @@ struct OpenedModel {
 
 /// Errors: options that make no sense, files that cannot be read.
 Expected<ModelScaleOptions> readOptions(const ResolveOptions &options);
+/// `tensorsOptional`: a config.json alone will do.
 Expected<OpenedModel> openModel(const std::string &path,
-                                const ResolveOptions &options);
+                                const ResolveOptions &options,
+                                bool tensorsOptional = false);
 
 /// "0x3C498C7E".
 std::string formatBits(float value);

@@ -30,10 +30,14 @@ public:
   /// hf_quant_config.json are read where they exist (beside a single file,
   /// too).
   ///
+  /// A folder without a safetensors file is an error unless `tensorsOptional`
+  /// and it has a config.json; then there is a warning.
+  ///
   /// Errors: the path does not exist; no safetensors file; a shard that the
   /// index names is missing or not readable; the index names a tensor that no
   /// shard has; JSON that is not valid.
-  static Expected<Checkpoint> open(const std::string &path);
+  static Expected<Checkpoint> open(const std::string &path,
+                                   bool tensorsOptional = false);
 
   /// As given to open().
   const std::string &path() const { return root; }

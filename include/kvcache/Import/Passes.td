@@ -52,6 +52,11 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     names the scale in `kvcache.query_scale` until
     `kvcache-fold-checkpoint-scales` multiplies it into the softmax scale.
 
+    A layer that shares the cache of another one has an attention and no cache
+    update. With `checkpoint`, the model's config says whose cache it reads (the
+    last `num_kv_shared_layers` of Gemma 3n and 4); its own keys and values, if
+    the op has any, are not used.
+
     MLA: the serving op takes queries `[tokens, heads, nope + rope]` and returns
     `[tokens, heads * value dim]`; its layer's up-projection is not in the
     graph. The weight `kv_b_proj` `[heads * (nope + value dim), latent]`, one
@@ -98,6 +103,8 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
                "operands (docs/op-table.md)">,
     Option<"requireAttention", "require-attention", "bool", "false",
            "A graph without any attention over a cache is an error">,
+    Option<"checkpoint", "checkpoint", "std::string", "\"\"",
+           "Folder whose config.json says which layers read the cache of another">,
     Option<"pageSize", "page-size", "int64_t", "16",
            "Tokens in a page of the caches; a power of two">,
     Option<"kvLayout", "kv-layout", "std::string", "\"nhd\"",
