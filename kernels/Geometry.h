@@ -666,6 +666,38 @@ constexpr const char *mlaProblem(int arch, int queryType, int cacheType,
   return nullptr;
 }
 
+//===----------------------------------------------------------------------===//
+// Grids
+//===----------------------------------------------------------------------===//
+
+/// A grid is a function of a kernel's structure and of capacities, so one graph
+/// serves all lengths; blocks that find nothing to do return.
+struct Grid {
+  int x, y, z;
+};
+
+constexpr Grid writeLaunchGrid(int maxTokens, int kvHeads, int headDim,
+                               bool perHead) {
+  return {writeGrid(maxTokens, perHead ? 1 : kvHeads, headDim),
+          writeGridY(kvHeads, perHead), 1};
+}
+
+constexpr Grid attentionLaunchGrid(int maxTokens, int maxSequences,
+                                   int queryHeads, int kvHeads, int headDim,
+                                   int rows, int numSplits) {
+  return {attentionGridX(queryHeads, kvHeads, rows, headDim),
+          rowBlocks(maxTokens, maxSequences, rows), numSplits};
+}
+
+constexpr Grid prefillLaunchGrid(int maxTokens, int maxSequences,
+                                 int queryHeads, int kvHeads, int headDim,
+                                 int warps) {
+  return {attentionGridX(queryHeads, kvHeads, 1, headDim),
+          rowBlocks(maxTokens, maxSequences,
+                    prefillRows(queryHeads / kvHeads, headDim, warps)),
+          1};
+}
+
 struct SplitChoice {
   int splitTokens;
   int numSplits;

@@ -144,6 +144,20 @@ KVCACHE_API const char *kvcacheBundleSegmentName(const KvcacheBundle *bundle,
                                                  size_t program,
                                                  size_t segment);
 
+/** What a program has room for. Sequences and tokens are those of the bundle,
+ * or fewer for a bucket: a program that does what another does, over the same
+ * buffers, for smaller batches (kvcache-compile --batch-sizes). */
+KVCACHE_API KvcacheStatus kvcacheBundleProgramCapacities(
+    const KvcacheBundle *bundle, size_t program, KvcacheCapacities *out);
+/** Index of the program to run for a step of so many sequences and tokens: of
+ * `name` (null: the only one, or "main") and its buckets the smallest that has
+ * room; -1 when none has. What it has room for beyond the step is padded:
+ * slots -1, lengths 0, query starts with their last value. */
+KVCACHE_API int64_t kvcacheBundleProgramForBatch(const KvcacheBundle *bundle,
+                                                 const char *name,
+                                                 int64_t sequences,
+                                                 int64_t tokens);
+
 #define KVCACHE_MAX_RANK 8
 
 typedef struct KvcacheBufferInfo {
@@ -181,8 +195,7 @@ typedef struct KvcacheLayerInfo {
   const char *elementType; /**< of the cache */
   const char *layout;      /**< nhd, hnd, packed, strides:... */
   int64_t queryHeads, kvHeads, headDim, pageSize;
-  /** Exact. Of a cache with a scale for each KV head, the first; all of them
-   * by kvcacheBundleLayerScales. */
+  /** Exact. Of a cache with a scale for each KV head, the largest. */
   float softmaxScale, kScale, vScale;
   const char *kProvenance; /**< checkpoint, default, duplicate, maximum,
                                 override */
@@ -191,6 +204,9 @@ typedef struct KvcacheLayerInfo {
   const char *vKey;
   /** SHA-256 (hex) over scales, element type, layout, page size and dims. */
   const char *compatibility;
+  /** Scales that there are: 1, or kvHeads of them, which
+   * kvcacheBundleLayerScales gives. */
+  uint32_t kScaleCount, vScaleCount;
 } KvcacheLayerInfo;
 
 KVCACHE_API size_t kvcacheBundleLayerCount(const KvcacheBundle *bundle);

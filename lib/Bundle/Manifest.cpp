@@ -1,6 +1,8 @@
 //===- Manifest.cpp - Names, sizes and look-ups of a manifest -------------===//
 
 #include "kvcache/Bundle/Manifest.h"
+#include "../../kernels/Geometry.h"
+#include "kvcache/Support/Json.h"
 #include "kvcache/Support/Sha256.h"
 
 #include <cstdio>
@@ -213,6 +215,87 @@ const Program *Manifest::findProgram(std::string_view name) const {
 }
 const Target *Manifest::findTarget(std::string_view chip) const {
   return findBy(targets, &Target::chip, chip);
+}
+
+Expected<const Program *> Manifest::chooseProgram(std::string_view name) const {
+  const Program *only = nullptr;
+  size_t count = 0;
+  std::string names;
+  for (const Program &program : programs) {
+    if (!program.bucket && ++count == 1)
+      only = &program;
+    names += (names.empty() ? "" : ", ") + program.name;
+  }
+  if (name.empty() && count == 1)
+    return only;
+  if (const Program *program = findProgram(name.empty() ? "main" : name))
+    return program;
+  return makeError("the bundle has no program \"" +
+                   std::string(name.empty() ? "main" : name) + "\"; it has " +
+                   names);
+}
+
+const Program *Manifest::programFor(const Program &program, int64_t sequences,
+                                    int64_t tokens) const {
+  const Program *best = nullptr;
+  int64_t room = 0;
+  for (const Program &entry : programs) {
+    if (&entry != &program &&
+        !(entry.bucket && entry.bucket->of == program.name))
+      continue;
+    Capacities sizes = capacitiesOf(entry);
+    if (sizes.maxSequences < sequences || sizes.maxTokens < tokens ||
+        (best && sizes.maxSequences >= room))
+      continue;
+    best = &entry;
+    room = sizes.maxSequences;
+  }
+  return best;
+}
+
+Capacities Manifest::capacitiesOf(const Program &program) const {
+  Capacities sizes = capacities;
+  if (program.bucket) {
+    sizes.maxSequences = program.bucket->sequences;
+    sizes.maxTokens = program.bucket->tokens;
+  }
+  return sizes;
+}
+
+std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
+                                                   const Capacities &sizes) {
+  auto value = [&](const char *name) {
+    auto found = structure.find(name);
+    const int64_t *integer = found == structure.end()
+                                 ? nullptr
+                                 : std::get_if<int64_t>(&found->second);
+    return integer && *integer > 0 && *integer <= 1 << 16 ? int(*integer) : 0;
+  };
+  int heads = value("q_heads"), kvHeads = value("kv_heads"),
+      dim = value("head_dim"), tokens = int(sizes.maxTokens),
+      sequences = int(sizes.maxSequences);
+  if (!value("arch") || !kvHeads || dim < 16 || dim > 512 ||
+      kvHeads > 1 << 12 || (heads && heads < kvHeads))
+    return std::nullopt;
+  kernels::Grid grid = {0, 0, 0};
+  if (structure.count("k_scale_is_pow2"))
+    grid = kernels::writeLaunchGrid(tokens, kvHeads, dim, value("per_head"));
+  else if (heads && value("rows") && value("num_splits"))
+    grid = kernels::attentionLaunchGrid(tokens, sequences, heads, kvHeads, dim,
+                                        value("rows"), value("num_splits"));
+  else if (heads && value("warps"))
+    grid = kernels::prefillLaunchGrid(tokens, sequences, heads, kvHeads, dim,
+                                      value("warps"));
+  else
+    return std::nullopt;
+  return std::array<int64_t, 3>{grid.x, grid.y, grid.z};
+}
+
+std::string scaleText(const ManifestScale &scale) {
+  std::string text;
+  for (size_t i = 0; i < scale.count(); ++i)
+    text += (i ? ", " : "") + formatFloat(scale.ofHead(int64_t(i)));
+  return text;
 }
 
 std::string cacheCompatibility(const Layer &layer) {

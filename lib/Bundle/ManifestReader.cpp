@@ -416,6 +416,15 @@ Program readProgram(const Value &value) {
   Program program;
   Object object(value);
   object.read("name", program.name);
+  if (std::optional<Value> member = object.optional("bucket")) {
+    Bucket bucket;
+    Object inner(*member);
+    inner.read("of", bucket.of);
+    inner.read("sequences", bucket.sequences, 1, maxI32);
+    inner.read("tokens", bucket.tokens, 1, maxI32);
+    inner.finish();
+    program.bucket = bucket;
+  }
   object.required("host", [&](const Value &member) {
     if (!member.raw().isNull())
       program.host = readHost(member);

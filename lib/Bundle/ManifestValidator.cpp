@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 namespace kvcache {
@@ -442,6 +443,8 @@ private:
 
   void program(const std::string &path, const Program &program) {
     uniqueName(path + ".name", program.name, programNames);
+    if (program.bucket)
+      bucket(path + ".bucket", program);
     if (program.host)
       host(path + ".host", *program.host);
     needOne(path + ".segments", program.segments.size());
@@ -461,6 +464,24 @@ private:
                              " is a workspace, which host code cannot pass");
       }
     }
+  }
+
+  void bucket(const std::string &path, const Program &program) {
+    const Bucket &bucket = *program.bucket;
+    const Program *whole = manifest.findProgram(bucket.of);
+    if (!whole || whole->bucket)
+      return fail(path + ".of", "expected a program that is no bucket, found " +
+                                    quoted(bucket.of));
+    inRange(path + ".sequences", bucket.sequences, 1,
+            manifest.capacities.maxSequences);
+    inRange(path + ".tokens", bucket.tokens, 1, manifest.capacities.maxTokens);
+    bool same = whole->segments.size() == program.segments.size();
+    for (size_t i = 0; same && i < program.segments.size(); ++i)
+      same = whole->segments[i].name == program.segments[i].name &&
+             whole->segments[i].arguments == program.segments[i].arguments;
+    if (!same)
+      fail(path + ".of",
+           "expected the segments of " + quoted(bucket.of) + ", found others");
   }
 
   void host(const std::string &path, const HostCode &host) {
@@ -484,10 +505,13 @@ private:
     file(path + ".ptx", target.ptx);
     if (target.cubin)
       file(path + ".cubin", *target.cubin);
-    std::set<std::string> kernels;
-    for (size_t i = 0; i < target.kernels.size(); ++i)
+    std::set<std::string> names;
+    std::map<std::string, const Kernel *> kernels;
+    for (size_t i = 0; i < target.kernels.size(); ++i) {
       uniqueName(index(path + ".kernels", i) + ".name", target.kernels[i].name,
-                 kernels);
+                 names);
+      kernels[target.kernels[i].name] = &target.kernels[i];
+    }
     std::set<std::pair<std::string, std::string>> launched;
     for (size_t i = 0; i < target.launches.size() && !failure; ++i) {
       const Launch &entry = target.launches[i];
@@ -503,7 +527,8 @@ private:
   }
 
   void launch(const std::string &path, const Target &target,
-              const std::set<std::string> &kernels, const Launch &launch) {
+              const std::map<std::string, const Kernel *> &kernels,
+              const Launch &launch) {
     const Program *program = manifest.findProgram(launch.program);
     if (!program)
       return fail(path + ".program",
@@ -515,7 +540,8 @@ private:
       return fail(path + ".segment", "program " + quoted(program->name) +
                                          " has no segment " +
                                          quoted(launch.segment));
-    if (!kernels.count(launch.kernel))
+    auto kernel = kernels.find(launch.kernel);
+    if (kernel == kernels.end())
       return fail(path + ".kernel", "target " + target.chip +
                                         " has no kernel " +
                                         quoted(launch.kernel));
@@ -542,6 +568,7 @@ private:
     if (threads > 1024)
       return fail(path + ".block", "expected at most 1024 threads, found " +
                                        std::to_string(threads));
+    grid(path + ".grid", *kernel->second, *program, *layer, launch);
     inRange(path + ".shared_bytes", launch.sharedBytes, 0,
             maxSharedBytes(target.chip));
     for (size_t i = 0; i < launch.arguments.size() && !failure; ++i)
@@ -563,6 +590,49 @@ private:
                     "expected " + quoted(*name) + " of layer " +
                         quoted(launch.layer) + " among them, found it nowhere");
     }
+  }
+
+  /// A kernel of the device library has one grid for given capacities, and a
+  /// structure that is its layer's.
+  void grid(const std::string &path, const Kernel &kernel,
+            const Program &program, const Layer &layer, const Launch &launch) {
+    for (const auto &[name, expected] :
+         {std::pair<const char *, int64_t>{"q_heads", layer.queryHeads},
+          {"kv_heads", layer.kvHeads},
+          {"head_dim", layer.headDim},
+          {"page_size", layer.pageSize}}) {
+      auto found = kernel.structure.find(name);
+      if (found != kernel.structure.end() &&
+          found->second != OptionValue(expected))
+        return fail(path, "the " + std::string(name) + " of kernel " +
+                              quoted(kernel.name) + " is not the " +
+                              std::to_string(expected) + " of layer " +
+                              quoted(layer.id));
+    }
+    Capacities sizes = manifest.capacitiesOf(program);
+    for (const char *name : {"rows", "num_splits", "warps"}) {
+      auto found = kernel.structure.find(name);
+      const int64_t *value = found == kernel.structure.end()
+                                 ? nullptr
+                                 : std::get_if<int64_t>(&found->second);
+      if (found != kernel.structure.end() &&
+          (!value || *value < 1 || *value > 1 << 16))
+        return fail(path, "kernel " + quoted(kernel.name) + ": structure." +
+                              name + ": expected an integer from 1 to 65536");
+    }
+    constexpr int64_t most = int64_t(1) << 29;
+    if (kernel.structure.count("arch") &&
+        (sizes.maxTokens > most || sizes.maxSequences > most))
+      return fail(path, "expected capacities of at most " +
+                            std::to_string(most) +
+                            " tokens and sequences, for which there are grids");
+    std::optional<std::array<int64_t, 3>> expected =
+        capacityGrid(kernel.structure, sizes);
+    if (expected && *expected != launch.grid)
+      fail(path, "expected " + shapeText({expected->begin(), expected->end()}) +
+                     ", which kernel " + quoted(kernel.name) +
+                     " has for these capacities, found " +
+                     shapeText({launch.grid.begin(), launch.grid.end()}));
   }
 
   void argument(const std::string &path, const Argument &argument) {

@@ -189,6 +189,13 @@ JsonValue segmentJson(const Segment &segment) {
 JsonValue programJson(const Program &program) {
   JsonValue object = JsonValue::object();
   object.set("name", program.name);
+  if (program.bucket) {
+    JsonValue bucket = JsonValue::object();
+    bucket.set("of", program.bucket->of);
+    bucket.set("sequences", program.bucket->sequences);
+    bucket.set("tokens", program.bucket->tokens);
+    object.set("bucket", std::move(bucket));
+  }
   JsonValue host;
   if (program.host) {
     host = JsonValue::object();

@@ -157,7 +157,7 @@ struct ConvertKVCacheToNVVM
     SmallVector<int32_t> block;
     for (int64_t size : launch.getBlock())
       block.push_back(size);
-    kernel->setAttr(NVVM::NVVMDialect::getMaxntidAttrName(),
+    kernel->setAttr(NVVM::NVVMDialect::getReqntidAttrName(),
                     builder.getDenseI32ArrayAttr(block));
     if (std::optional<uint64_t> minCtas = launch.getMinCtasPerSm())
       kernel->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),

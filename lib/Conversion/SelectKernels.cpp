@@ -110,8 +110,26 @@ struct SelectKernels
       for (auto segment : program.getBody().front().getOps<SegmentOp>())
         failedAny |= failed(selectSegment(program, segment));
     });
+    shareWorkspaces();
     if (failedAny)
       signalPassFailure();
+  }
+
+  /// Gives workspaces of one name in several programs the size of the largest.
+  void shareWorkspaces() {
+    llvm::StringMap<MemRefType> largest;
+    for (auto &[key, value] : workspaces) {
+      auto type = cast<MemRefType>(value.getType());
+      MemRefType &known = largest[key.second];
+      if (!known || known.getDimSize(0) < type.getDimSize(0))
+        known = type;
+    }
+    for (auto &[key, value] : workspaces) {
+      value.setType(largest[key.second]);
+      auto program = cast<ProgramOp>(key.first);
+      program.setFunctionType(FunctionType::get(
+          &getContext(), program.getBody().front().getArgumentTypes(), {}));
+    }
   }
 
   LogicalResult selectSegment(ProgramOp program, SegmentOp segment) {
@@ -219,6 +237,9 @@ struct SelectKernels
       }
       *result = static_cast<int64_t>(*value);
     }
+    if (auto program = op->getParentOfType<ProgramOp>())
+      std::tie(cache.maxSequences, cache.maxTokens) =
+          program.getRoom(cache.group);
     for (int64_t stride : cache.op.getPageStrides())
       cache.strides.push_back(stride * geometry::cacheBytes(cache.type));
     return cache;
@@ -273,12 +294,13 @@ struct SelectKernels
   }
 
   void replace(Operation *op, const LaunchBuilder &launch, StringRef kernel,
-               StringRef function, ArrayRef<int64_t> grid, int64_t shared,
+               StringRef function, geometry::Grid grid, int64_t shared,
                int64_t minCtasPerSM, CacheOp cache,
                int64_t threads = geometry::threadsPerCta) {
     OpBuilder builder(op);
     LaunchOp::create(
-        builder, op->getLoc(), kernel, function, grid,
+        builder, op->getLoc(), kernel, function,
+        ArrayRef<int64_t>{grid.x, grid.y, grid.z},
         ArrayRef<int64_t>{threads, 1, 1}, shared, launch.buffers,
         builder.getArrayAttr(launch.constants),
         builder.getStrArrayAttr(launch.origins),
@@ -340,9 +362,8 @@ struct SelectKernels
                                    Twine(heads) + "_d" + Twine(dim) + "_p" +
                                    Twine(page) + (perHead ? "_perhead" : ""));
     replace(op, launch, name, "kvcache_write",
-            {geometry::writeGrid(cache->maxTokens, perHead ? 1 : heads, dim),
-             geometry::writeGridY(heads, perHead), 1},
-            0, 0, cache->op);
+            geometry::writeLaunchGrid(cache->maxTokens, heads, dim, perHead), 0,
+            0, cache->op);
     return success();
   }
 
@@ -361,7 +382,8 @@ struct SelectKernels
     return folded;
   }
 
-  /// Launches of one kernel run one after the other, so they share a workspace.
+  /// Launches of one kernel run one after the other, so they share a workspace;
+  /// also those of several programs, of which the largest decides its size.
   Value workspace(ProgramOp program, const Twine &suffix, int64_t bytes,
                   Type element) {
     Builder builder(program);
@@ -543,9 +565,11 @@ struct SelectKernels
                       << " rows of a sequence in a CTA of " << warps
                       << " warps, grid " << gridX << " x " << gridY << " x 1, "
                       << bytes << " bytes of shared memory";
-      replace(op, launch, name, "kvcache_prefill", {gridX, gridY, 1}, bytes,
-              std::min(geometry::ctasPerSM(arch, bytes), 8 / warps), cache->op,
-              32 * warps);
+      replace(op, launch, name, "kvcache_prefill",
+              geometry::prefillLaunchGrid(cache->maxTokens, cache->maxSequences,
+                                          heads, kvHeads, dim, warps),
+              bytes, std::min(geometry::ctasPerSM(arch, bytes), 8 / warps),
+              cache->op, 32 * warps);
       return success();
     }
     launch.structural(tuning.tile);
@@ -590,8 +614,10 @@ struct SelectKernels
            << " x " << split.numSplits << ", " << shared
            << " bytes of shared memory";
     replace(op, launch, name, "kvcache_paged_attention",
-            {gridX, gridY, split.numSplits}, shared, tuning.minCtasPerSM,
-            cache->op);
+            geometry::attentionLaunchGrid(cache->maxTokens, cache->maxSequences,
+                                          heads, kvHeads, dim, rows,
+                                          split.numSplits),
+            shared, tuning.minCtasPerSM, cache->op);
     return success();
   }
 };

@@ -646,6 +646,15 @@ BufferRole ProgramOp::getBufferRole(unsigned index) {
   return getArgAttrOfType<BufferRoleAttr>(index, kBufferRole).getValue();
 }
 
+std::pair<int64_t, int64_t> ProgramOp::getRoom(CacheGroupOp group) {
+  int64_t sequences = group.getMaxSequences().value_or(0),
+          tokens = group.getMaxTokens().value_or(0);
+  if (!getBatchSize() || !sequences)
+    return {sequences, tokens};
+  int64_t batch = *getBatchSize();
+  return {batch, batch * (tokens / sequences)};
+}
+
 LogicalResult ProgramOp::verify() {
   llvm::StringSet<> names;
   for (auto [index, type] : llvm::enumerate(getArgumentTypes())) { // (C1)
@@ -670,6 +679,10 @@ LogicalResult ProgramOp::verify() {
   if (!getResultTypes().empty()) // (C3)
     return emitOpError() << "has no results, but its type has "
                          << getResultTypes().size();
+  if (getBatchSize().has_value() != getBucketOf().has_value() ||
+      static_cast<int64_t>(getBatchSize().value_or(1)) < 1) // (C4)
+    return emitOpError() << "needs a positive 'batch_size' and a 'bucket_of' "
+                            "together";
   return success();
 }
 

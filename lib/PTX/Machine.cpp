@@ -279,6 +279,12 @@ Expected<LaunchReport> Machine::launch(const Module &module,
                      " has " + std::to_string(threads) +
                      " threads; the kernel allows " +
                      std::to_string(std::min(info.maxThreads, 1024u)));
+  Dim3 required{info.requiredBlock[0], info.requiredBlock[1],
+                info.requiredBlock[2]};
+  if (required.x &&
+      (block.x != required.x || block.y != required.y || block.z != required.z))
+    return makeError("launch of " + info.name + ": the kernel requires block " +
+                     ::str(required) + ", found " + ::str(block));
   if (!info.parameters.empty() && !arguments)
     return makeError("launch of " + info.name + ": expected " +
                      std::to_string(info.parameters.size()) +

@@ -562,11 +562,14 @@ void KernelParser::attributes() {
   while (!c.is("{")) {
     std::string directive = c.name();
     if (directive == ".maxntid" || directive == ".reqntid") {
-      u32 threads = 1;
+      std::array<u32, 3> block = {1, 1, 1};
+      size_t dim = 0;
       do
-        threads *= u32(c.integer());
+        block[std::min<size_t>(dim++, 2)] = u32(c.integer());
       while (c.eat(","));
-      kernel.info.maxThreads = threads;
+      kernel.info.maxThreads = block[0] * block[1] * block[2];
+      if (directive == ".reqntid")
+        kernel.info.requiredBlock = block;
     } else if (directive == ".reqnctapercluster" ||
                directive == ".explicitcluster") {
       u64 blocks = 1;

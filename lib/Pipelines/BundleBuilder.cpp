@@ -69,6 +69,7 @@ private:
   void addOptions();
   LogicalResult addCapacities();
   LogicalResult addProgram(ProgramOp program);
+  LogicalResult addBucket(ProgramOp program, bundle::Program entry);
   bundle::Layer *findLayer(StringRef cache, bool isWrite,
                            function_ref<bool(const std::string &)> works);
   LogicalResult addLayer(ProgramOp program, CacheOpInterface op);
@@ -96,6 +97,11 @@ void BundleBuilder::addOptions() {
   };
   list("kv-cache-dtype-skip-layers", options.skipLayers);
   list("scale", options.scales);
+  if (!options.batchSizes.empty())
+    map["batch-sizes"] = llvm::join(
+        llvm::map_range(options.batchSizes,
+                        [](int64_t size) { return std::to_string(size); }),
+        ",");
 }
 
 LogicalResult BundleBuilder::addCapacities() {
@@ -449,6 +455,8 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
 LogicalResult BundleBuilder::addProgram(ProgramOp program) {
   bundle::Program entry;
   entry.name = programName(program).str();
+  if (program.getBatchSize())
+    return addBucket(program, std::move(entry));
   for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i)
     if (failed(addBuffer(program, i)))
       return failure();
@@ -477,6 +485,26 @@ LogicalResult BundleBuilder::addProgram(ProgramOp program) {
   }
   if (failed(addHost(program, entry)))
     return failure();
+  manifest().programs.push_back(std::move(entry));
+  return success();
+}
+
+/// A bucket works on the buffers of the whole program, and host code calls its
+/// segments by the same functions.
+LogicalResult BundleBuilder::addBucket(ProgramOp program,
+                                       bundle::Program entry) {
+  auto whole = module.lookupSymbol<ProgramOp>(*program.getBucketOf());
+  const bundle::Program *known =
+      whole ? manifest().findProgram(programName(whole).str()) : nullptr;
+  if (!known)
+    return program.emitError()
+           << "no program @" << *program.getBucketOf()
+           << " comes before its bucket @" << program.getSymName();
+  entry.host = known->host;
+  entry.segments = known->segments;
+  auto group = *module.getOps<CacheGroupOp>().begin();
+  auto [sequences, tokens] = program.getRoom(group);
+  entry.bucket = bundle::Bucket{known->name, sequences, tokens};
   manifest().programs.push_back(std::move(entry));
   return success();
 }

@@ -100,10 +100,13 @@ LogicalResult mlir::kvcache::completeCapacities(ModuleOp module,
              << "max-tokens=" << options.maxTokens.getValue()
              << " contradicts the graph, which has " << *tokens
              << " tokens in every step; leave max-tokens out";
-    group.setMaxTokens(
-        choose(options.maxTokens, group.getMaxTokens(), tokens.value_or(256)));
-    uint64_t sequences = choose(options.maxSequences, group.getMaxSequences(),
-                                std::min<uint64_t>(64, *group.getMaxTokens()));
+    int64_t batch =
+        options.batchSizes.empty() ? 0 : *llvm::max_element(options.batchSizes);
+    group.setMaxTokens(choose(options.maxTokens, group.getMaxTokens(),
+                              tokens.value_or(batch ? batch : 256)));
+    uint64_t sequences =
+        choose(options.maxSequences, group.getMaxSequences(),
+               batch ? batch : std::min<uint64_t>(64, *group.getMaxTokens()));
     group.setMaxSequences(sequences);
     uint64_t pages = choose(options.maxPagesPerSequence,
                             group.getMaxPagesPerSequence(), 128);
@@ -130,7 +133,9 @@ void mlir::kvcache::buildProgramPipeline(OpPassManager &pm,
   capture.oneGraph = options.oneGraph;
   pm.addPass(createVerifyCapturable(capture));
 
-  pm.addPass(createFormPrograms());
+  FormProgramsOptions form;
+  form.batchSizes = llvm::to_vector(options.batchSizes);
+  pm.addPass(createFormPrograms(form));
 }
 
 //===----------------------------------------------------------------------===//

@@ -71,20 +71,17 @@ std::vector<uint8_t> LaunchPacket::bytes() const {
   return result;
 }
 
+template <typename Dimensions> static std::string text(const Dimensions &d) {
+  return "[" + std::to_string(d[0]) + ", " + std::to_string(d[1]) + ", " +
+         std::to_string(d[2]) + "]";
+}
+
 static Error checkLaunch(const ptx::Module &code, const Target &target,
-                         const Launch &launch, bool executable) {
+                         const Launch &launch) {
   const ptx::KernelInfo *kernel = code.findKernel(launch.kernel);
   if (!kernel)
     return makeError("kernel \"" + launch.kernel + "\" is not in " +
                      target.ptx.file);
-  if (executable && !kernel->unsupported.empty()) {
-    std::string list;
-    for (const std::string &entry : kernel->unsupported)
-      list += "\n  " + entry;
-    return makeError(
-        "kernel \"" + launch.kernel + "\" of " + target.ptx.file +
-        " has instructions that the PTX machine does not know:" + list);
-  }
   if (kernel->parameters.size() != launch.arguments.size())
     return makeError("kernel \"" + launch.kernel + "\" of " + target.ptx.file +
                      " takes " + std::to_string(kernel->parameters.size()) +
@@ -99,6 +96,12 @@ static Error checkLaunch(const ptx::Module &code, const Target &target,
                        std::to_string(kernel->parameters[i].size) +
                        " bytes, found one of " + std::to_string(bytes));
   }
+  const auto &required = kernel->requiredBlock;
+  if (required[0] &&
+      !std::equal(required.begin(), required.end(), launch.block.begin()))
+    return makeError("block: kernel \"" + launch.kernel + "\" of " +
+                     target.ptx.file + " requires " + text(required) +
+                     ", found " + text(launch.block));
   int64_t threads = launch.block[0] * launch.block[1] * launch.block[2];
   if (threads > int64_t(kernel->maxThreads))
     return makeError("block: kernel \"" + launch.kernel + "\" of " +
@@ -108,50 +111,59 @@ static Error checkLaunch(const ptx::Module &code, const Target &target,
   return Error::success();
 }
 
-Error checkLaunches(const ptx::Module &code, const Target &target,
-                    bool executable) {
+Outcome parseTarget(const Bundle &bundle, const Target &target, bool executable,
+                    std::optional<ptx::Module> &code) {
+  const std::string *text = bundle.find(target.ptx.file);
+  if (!text)
+    return {KVCACHE_INVALID_BUNDLE,
+            target.ptx.file + ": the bundle does not hold it"};
+  Expected<ptx::Module> parsed = ptx::Module::parse(*text, target.ptx.file);
+  if (!parsed)
+    return {KVCACHE_INVALID_BUNDLE, parsed.message()};
   for (size_t i = 0; i < target.launches.size(); ++i)
-    if (Error error = checkLaunch(code, target, target.launches[i], executable))
-      return error.withContext("manifest.json: target " + target.chip +
-                               ", launches[" + std::to_string(i) + "]");
-  return Error::success();
+    if (Error error = checkLaunch(*parsed, target, target.launches[i]))
+      return {KVCACHE_INVALID_BUNDLE, "manifest.json: target " + target.chip +
+                                          ", launches[" + std::to_string(i) +
+                                          "]: " + error.message()};
+  for (const Launch &launch : target.launches) {
+    const ptx::KernelInfo &kernel = *parsed->findKernel(launch.kernel);
+    if (!executable || kernel.unsupported.empty())
+      continue;
+    std::string list;
+    for (const std::string &entry : kernel.unsupported)
+      list += "\n  " + entry;
+    return {KVCACHE_NO_CODE,
+            "kernel \"" + launch.kernel + "\" of " + target.ptx.file +
+                " has instructions that the PTX machine does not know:" + list};
+  }
+  code.emplace(std::move(*parsed));
+  return {};
 }
 
-Outcome loadBestTarget(Backend &backend, const Bundle &bundle,
-                       const std::string &chip, const Target *&target,
-                       std::unique_ptr<BackendCode> &code) {
-  struct Candidate {
-    const Target *target;
-    int rank;
-  };
-  std::vector<Candidate> candidates;
+Outcome loadBestTarget(const Manifest &manifest, const std::string &chip,
+                       const std::function<Outcome(const Target &)> &load,
+                       const Target *&target) {
+  std::vector<const Target *> candidates;
   std::string names, reasons;
-  for (const Target &entry : bundle.manifest.targets) {
+  for (const Target &entry : manifest.targets) {
     names += (names.empty() ? "" : ", ") + entry.chip;
-    if (!chip.empty() && entry.chip != chip)
-      continue;
-    Candidate candidate{&entry, 0};
-    std::string reason = backend.suitability(entry, candidate.rank);
-    if (reason.empty())
-      candidates.push_back(candidate);
-    else
-      reasons += (reasons.empty() ? "" : "\n") + reason;
+    if (chip.empty() || entry.chip == chip)
+      candidates.push_back(&entry);
   }
   if (candidates.empty())
-    return {KVCACHE_NO_CODE, reasons.empty() ? "the bundle has no target " +
-                                                   chip + "; it has " + names
-                                             : reasons};
+    return {KVCACHE_NO_CODE,
+            "the bundle has no target " + chip + "; it has " + names};
   std::sort(candidates.begin(), candidates.end(),
-            [](const Candidate &a, const Candidate &b) {
-              return a.rank != b.rank ? a.rank > b.rank : a.target < b.target;
+            [](const Target *a, const Target *b) {
+              int first = chipNumber(a->chip), second = chipNumber(b->chip);
+              return first != second ? first > second : a->chip > b->chip;
             });
-  for (const Candidate &candidate : candidates) {
-    Outcome outcome = backend.load(bundle, *candidate.target, code);
+  for (const Target *candidate : candidates) {
+    Outcome outcome = load(*candidate);
     if (!outcome) {
-      target = candidate.target;
+      target = candidate;
       return {};
     }
-    // Only code that does not suit is a reason to try the next target.
     if (outcome.code() != KVCACHE_NO_CODE)
       return outcome;
     reasons += (reasons.empty() ? "" : "\n") + outcome.message();

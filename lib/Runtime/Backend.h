@@ -13,6 +13,8 @@
 #include "kvcache-c/Runtime.h"
 #include "kvcache/Runtime/Device.h"
 
+#include <functional>
+
 namespace kvcache {
 
 /// A status of the C interface with its text; success when the status is
@@ -97,9 +99,8 @@ public:
   virtual Outcome fill(uint64_t address, uint8_t value, uint64_t bytes,
                        KvcacheStream stream) = 0;
   virtual Outcome synchronize(KvcacheStream stream) = 0;
-  /// Why this device does not run `target`'s code, or an empty string; the
-  /// higher `rank`, the better a target suits it.
-  virtual std::string suitability(const Target &target, int &rank) const = 0;
+  /// KVCACHE_NO_CODE: the code is for another device, or the device cannot
+  /// execute an instruction of it. Broken code is KVCACHE_INVALID_BUNDLE.
   virtual Outcome load(const Bundle &bundle, const Target &target,
                        std::unique_ptr<BackendCode> &code) = 0;
 };
@@ -112,11 +113,12 @@ Outcome createCudaBackend(void *context, const std::string &driver,
                           bool programmaticLaunch,
                           std::unique_ptr<Backend> &backend);
 
-/// The best target of `bundle` for `backend`, or the one named `chip`; its code
-/// is loaded on return.
-Outcome loadBestTarget(Backend &backend, const Bundle &bundle,
-                       const std::string &chip, const Target *&target,
-                       std::unique_ptr<BackendCode> &code);
+/// Loads a target: the one named `chip`, else the first that `load` takes, the
+/// newest chip first and of one chip its exact kind (sm_90a). Only code that
+/// does not suit the device, KVCACHE_NO_CODE, is passed over.
+Outcome loadBestTarget(const Manifest &manifest, const std::string &chip,
+                       const std::function<Outcome(const Target &)> &load,
+                       const Target *&target);
 
 /// 90 of "sm_90" and of "sm_90a".
 int chipNumber(const std::string &chip);
@@ -124,11 +126,11 @@ int chipNumber(const std::string &chip);
 /// Bytes of a kernel parameter for an argument of this kind.
 uint32_t argumentBytes(Argument::Kind kind);
 
-/// Whether every launch of `target` finds in `code` a kernel that takes what
-/// it gives. `executable`: instructions that the PTX machine does not know are
-/// an error too.
-Error checkLaunches(const ptx::Module &code, const Target &target,
-                    bool executable);
+/// A target's PTX, of which every launch of the target finds a kernel that
+/// takes what it gives; else KVCACHE_INVALID_BUNDLE. `executable`: instructions
+/// that the PTX machine does not know are KVCACHE_NO_CODE.
+Outcome parseTarget(const Bundle &bundle, const Target &target, bool executable,
+                    std::optional<ptx::Module> &code);
 
 } // namespace kvcache
 

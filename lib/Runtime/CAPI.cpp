@@ -218,6 +218,13 @@ KvcacheStatus kvcacheBundleOpenMemory(const KvcacheFile *files, size_t count,
 
 void kvcacheBundleClose(KvcacheBundle *bundle) { delete bundle; }
 
+static void fill(const Capacities &sizes, KvcacheCapacities &out) {
+  out.maxTokens = sizes.maxTokens;
+  out.maxSequences = sizes.maxSequences;
+  out.maxPagesPerSequence = sizes.maxPagesPerSequence;
+  out.numPages = sizes.numPages;
+}
+
 KvcacheStatus kvcacheBundleCapacities(const KvcacheBundle *bundle,
                                       KvcacheCapacities *out) {
   return guard(__func__, [&]() -> Outcome {
@@ -225,11 +232,7 @@ KvcacheStatus kvcacheBundleCapacities(const KvcacheBundle *bundle,
       return isNull("bundle");
     if (Outcome outcome = checkSize(out))
       return outcome;
-    const Capacities &sizes = bundle->bundle.manifest.capacities;
-    out->maxTokens = sizes.maxTokens;
-    out->maxSequences = sizes.maxSequences;
-    out->maxPagesPerSequence = sizes.maxPagesPerSequence;
-    out->numPages = sizes.numPages;
+    fill(bundle->bundle.manifest.capacities, *out);
     return {};
   });
 }
@@ -261,6 +264,34 @@ const char *kvcacheBundleSegmentName(const KvcacheBundle *bundle,
   return entry && segment < entry->segments.size()
              ? entry->segments[segment].name.c_str()
              : nullptr;
+}
+
+KvcacheStatus kvcacheBundleProgramCapacities(const KvcacheBundle *bundle,
+                                             size_t program,
+                                             KvcacheCapacities *out) {
+  return guard(__func__, [&]() -> Outcome {
+    if (!bundle)
+      return isNull("bundle");
+    if (Outcome outcome = checkSize(out))
+      return outcome;
+    const Program *entry = programAt(bundle, program);
+    if (!entry)
+      return badIndex("program", program, kvcacheBundleProgramCount(bundle));
+    fill(bundle->bundle.manifest.capacitiesOf(*entry), *out);
+    return {};
+  });
+}
+
+int64_t kvcacheBundleProgramForBatch(const KvcacheBundle *bundle,
+                                     const char *name, int64_t sequences,
+                                     int64_t tokens) {
+  if (!bundle)
+    return -1;
+  const Manifest &manifest = bundle->bundle.manifest;
+  Expected<const Program *> program = manifest.chooseProgram(name ? name : "");
+  const Program *found =
+      program ? manifest.programFor(**program, sequences, tokens) : nullptr;
+  return found ? found - manifest.programs.data() : -1;
 }
 
 size_t kvcacheBundleBufferCount(const KvcacheBundle *bundle) {
@@ -340,6 +371,8 @@ KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle, size_t index,
     out->vProvenance = provenanceName(layer.vScale.provenance).data();
     out->vKey = layer.vScale.key.c_str();
     out->compatibility = layer.compatibility.c_str();
+    out->kScaleCount = uint32_t(layer.kScale.count());
+    out->vScaleCount = uint32_t(layer.vScale.count());
     return {};
   });
 }
@@ -350,10 +383,9 @@ size_t kvcacheBundleLayerScales(const KvcacheBundle *bundle, size_t index,
     return 0;
   const Layer &layer = bundle->bundle.manifest.layers[index];
   const ManifestScale &scale = role == 'k' ? layer.kScale : layer.vScale;
-  size_t total = std::max<size_t>(1, scale.perHead.size());
+  size_t total = scale.count();
   for (size_t i = 0; scales && i < std::min(count, total); ++i)
-    scales[i] =
-        scale.perHead.empty() ? scale.value.value() : scale.perHead[i].value();
+    scales[i] = scale.ofHead(int64_t(i));
   return total;
 }
 
@@ -370,9 +402,8 @@ KvcacheStatus kvcacheBundleCheckCache(const KvcacheBundle *bundle,
       return {};
     return {KVCACHE_INCOMPATIBLE_CACHE,
             entry->id + ": expected a cache written under the digest " +
-                entry->compatibility + " (k scale " +
-                std::to_string(entry->kScale.value.value()) + ", v scale " +
-                std::to_string(entry->vScale.value.value()) + ", " +
+                entry->compatibility + " (k scale " + scaleText(entry->kScale) +
+                ", v scale " + scaleText(entry->vScale) + ", " +
                 std::string(elementTypeName(entry->elementType)) + ", " +
                 entry->layout + ", pages of " +
                 std::to_string(entry->pageSize) + "), found " + digest};
@@ -492,21 +523,6 @@ KvcacheStatus kvcacheDeviceSynchronize(KvcacheDevice *device,
 // Programs
 //===----------------------------------------------------------------------===//
 
-static Outcome chooseProgram(const Manifest &manifest, const char *name,
-                             const Program *&program) {
-  if (!name && manifest.programs.size() == 1)
-    program = &manifest.programs.front();
-  else
-    program = manifest.findProgram(name ? name : "main");
-  if (program)
-    return {};
-  std::string names;
-  for (const Program &entry : manifest.programs)
-    names += (names.empty() ? "" : ", ") + entry.name;
-  return invalid(std::string("name: the bundle has no program \"") +
-                 (name ? name : "main") + "\"; it has " + names);
-}
-
 /// Gathers the segments' launches, and lays out the runtime's buffers.
 static void planProgram(KvcacheProgram &plan) {
   const Manifest &manifest = plan.manifest();
@@ -552,11 +568,17 @@ KvcacheStatus kvcacheProgramCreate(const KvcacheBundle *bundle,
     auto plan = std::make_unique<KvcacheProgram>();
     plan->bundle = &bundle->bundle;
     plan->backend = device->backend.get();
-    if (Outcome outcome = chooseProgram(plan->manifest(), name, plan->program))
-      return outcome;
-    if (Outcome outcome =
-            loadBestTarget(*plan->backend, *plan->bundle, chip ? chip : "",
-                           plan->target, plan->code))
+    Expected<const Program *> chosen =
+        plan->manifest().chooseProgram(name ? name : "");
+    if (!chosen)
+      return invalid("name: " + chosen.message());
+    plan->program = *chosen;
+    if (Outcome outcome = loadBestTarget(
+            plan->manifest(), chip ? chip : "",
+            [&](const Target &target) {
+              return plan->backend->load(*plan->bundle, target, plan->code);
+            },
+            plan->target))
       return outcome;
     planProgram(*plan);
     *program = plan.release();

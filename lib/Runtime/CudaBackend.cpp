@@ -313,7 +313,7 @@ Outcome CudaCode::findKernel(const Target &target, const std::string &name,
                               bytes == argumentBytes(launch.arguments[i].kind)
                         : result != cuda::Success;
       if (!fits)
-        return {KVCACHE_NO_CODE,
+        return {KVCACHE_INVALID_BUNDLE,
                 "kernel " + name + ": its code does not take the " +
                     std::to_string(launch.arguments.size()) +
                     " arguments that the manifest gives (argument " +
@@ -345,15 +345,11 @@ Outcome CudaCode::findKernel(const Target &target, const std::string &name,
 
 Outcome CudaCode::load(const Bundle &bundle, const Target &target,
                        bool cubinFits, bool programmatic) {
+  std::optional<ptx::Module> parsed;
+  if (Outcome outcome =
+          parseTarget(bundle, target, /*executable=*/false, parsed))
+    return outcome;
   const std::string *ptx = bundle.find(target.ptx.file);
-  if (!ptx)
-    return {KVCACHE_INVALID_BUNDLE,
-            target.ptx.file + ": the bundle does not hold it"};
-  Expected<ptx::Module> parsed = ptx::Module::parse(*ptx, target.ptx.file);
-  if (!parsed)
-    return {KVCACHE_NO_CODE, parsed.message()};
-  if (Error error = checkLaunches(*parsed, target, /*executable=*/false))
-    return {KVCACHE_NO_CODE, error.message()};
   Outcome cubinFailure;
   if (target.cubin && cubinFits) {
     const std::string *image = bundle.find(target.cubin->file);
@@ -446,23 +442,18 @@ public:
 
   /// A cubin runs on its chip and later ones of its generation; PTX on its
   /// chip and everything later; with a suffix (sm_90a) on exactly its chip.
-  std::string suitability(const Target &target, int &rank) const override {
-    int chip = chipNumber(target.chip);
-    bool exact = !target.chip.empty() && target.chip.back() >= 'a' &&
-                 target.chip.back() <= 'z';
-    bool runs = exact ? chip == capability : chip <= capability;
-    if (!runs)
-      return "target " + target.chip + " does not run on this card, which is " +
-             "sm_" + std::to_string(capability) +
-             (exact ? "; its code is for exactly one chip" : "");
-    rank = 2 * chip + (exact ? 1 : 0);
-    return "";
-  }
-
   Outcome load(const Bundle &bundle, const Target &target,
                std::unique_ptr<BackendCode> &code) override {
+    int chip = chipNumber(target.chip);
+    bool exact = target.chip.back() >= 'a' && target.chip.back() <= 'z';
+    if (exact ? chip != capability : chip > capability)
+      return {KVCACHE_NO_CODE,
+              "target " + target.chip +
+                  " does not run on this card, which is " + "sm_" +
+                  std::to_string(capability) +
+                  (exact ? "; its code is for exactly one chip" : "")};
     auto fresh = std::make_unique<CudaCode>(context);
-    bool cubinFits = chipNumber(target.chip) / 10 == capability / 10;
+    bool cubinFits = chip / 10 == capability / 10;
     if (Outcome outcome = fresh->load(bundle, target, cubinFits,
                                       programmatic && capability >= 90))
       return outcome;

@@ -42,17 +42,17 @@ public:
   std::string name() const override { return backend->name(); }
 
   Error load(const Bundle &bundle, const Target &target) override {
-    int rank = 0;
-    std::string reason = backend->suitability(target, rank);
-    if (!reason.empty())
-      return makeError(reason);
     std::unique_ptr<BackendCode> fresh;
-    if (Outcome outcome = backend->load(bundle, target, fresh))
-      return outcome.asError();
-    code = std::move(fresh);
-    loaded = &target;
-    return Error::success();
+    Outcome outcome = backend->load(bundle, target, fresh);
+    unsuited = outcome.code() == KVCACHE_NO_CODE;
+    if (!outcome) {
+      code = std::move(fresh);
+      loaded = &target;
+    }
+    return outcome.asError();
   }
+
+  bool isUnsuited() const override { return unsuited; }
 
   Expected<uint64_t> allocate(uint64_t bytes,
                               const MemoryOptions &options) override {
@@ -223,6 +223,7 @@ private:
   std::unique_ptr<Backend> backend;
   std::unique_ptr<BackendCode> code;
   const Target *loaded = nullptr;
+  bool unsuited = false;
 };
 
 } // namespace

@@ -2,8 +2,6 @@
 
 #include "Backend.h"
 
-#include <algorithm>
-
 namespace kvcache {
 
 Device::~Device() = default;
@@ -69,32 +67,16 @@ Device::freeze(const std::vector<KernelLaunch> &launches) {
 
 Expected<const Target *> selectTarget(const Bundle &bundle, Device &device,
                                       const std::string &chip) {
-  const std::vector<Target> &targets = bundle.manifest.targets;
-  std::vector<const Target *> candidates;
-  std::string names;
-  for (const Target &target : targets) {
-    names += (names.empty() ? "" : ", ") + target.chip;
-    if (chip.empty() || target.chip == chip)
-      candidates.push_back(&target);
-  }
-  if (candidates.empty())
-    return makeError("the bundle has no target " + chip + "; it has " + names);
-  std::sort(candidates.begin(), candidates.end(),
-            [](const Target *a, const Target *b) {
-              return std::make_pair(chipNumber(a->chip), b->chip) >
-                     std::make_pair(chipNumber(b->chip), a->chip);
-            });
-  std::string reasons;
-  for (const Target *target : candidates) {
-    Error error = device.load(bundle, *target);
-    if (!error)
-      return target;
-    // Code that is broken is an error, whatever other chips have.
-    if (!device.lacksInstructions())
-      return error;
-    reasons += (reasons.empty() ? "" : "\n") + error.message();
-  }
-  return makeError(reasons);
+  const Target *target = nullptr;
+  auto load = [&](const Target &candidate) -> Outcome {
+    if (Error error = device.load(bundle, candidate))
+      return {device.isUnsuited() ? KVCACHE_NO_CODE : KVCACHE_INVALID_BUNDLE,
+              error.message()};
+    return {};
+  };
+  if (Outcome outcome = loadBestTarget(bundle.manifest, chip, load, target))
+    return outcome.asError();
+  return target;
 }
 
 } // namespace kvcache

@@ -83,11 +83,6 @@ public:
 
   Outcome synchronize(KvcacheStream) override { return {}; }
 
-  std::string suitability(const Target &target, int &rank) const override {
-    rank = chipNumber(target.chip);
-    return "";
-  }
-
   Outcome load(const Bundle &bundle, const Target &target,
                std::unique_ptr<BackendCode> &code) override;
 
@@ -188,15 +183,10 @@ private:
 
 Outcome MachineBackend::load(const Bundle &bundle, const Target &target,
                              std::unique_ptr<BackendCode> &code) {
-  const std::string *text = bundle.find(target.ptx.file);
-  if (!text)
-    return {KVCACHE_INVALID_BUNDLE,
-            target.ptx.file + ": the bundle does not hold it"};
-  Expected<ptx::Module> parsed = ptx::Module::parse(*text, target.ptx.file);
-  if (!parsed)
-    return {KVCACHE_NO_CODE, parsed.message()};
-  if (Error error = checkLaunches(*parsed, target, /*executable=*/true))
-    return {KVCACHE_NO_CODE, error.message()};
+  std::optional<ptx::Module> parsed;
+  if (Outcome outcome =
+          parseTarget(bundle, target, /*executable=*/true, parsed))
+    return outcome;
   code = std::make_unique<MachineCode>(*this, std::move(*parsed));
   return {};
 }

@@ -50,7 +50,7 @@ uint64_t RunReport::findingCount() const {
 Session::Session(const Bundle &bundle, const Target &target,
                  const Program &program, Device &device,
                  const SessionOptions &options)
-    : bundle(bundle), chosen(target), running(program), runsOn(device),
+    : bundle(bundle), chosen(target), running(&program), runsOn(device),
       options(options) {}
 
 Session::~Session() {
@@ -113,7 +113,7 @@ uint64_t Session::address(const Buffer &buffer) const {
 std::vector<const Launch *> Session::launches(const Segment &segment) const {
   std::vector<const Launch *> result;
   for (const Launch &launch : chosen.launches)
-    if (launch.program == running.name && launch.segment == segment.name)
+    if (launch.program == running->name && launch.segment == segment.name)
       result.push_back(&launch);
   return result;
 }
@@ -305,6 +305,36 @@ Session::integers(const std::string &name) const {
     }
   }
   return values;
+}
+
+Expected<const Program *>
+Session::programForInputs(const Program &program,
+                          const Segment *segment) const {
+  std::vector<const Layer *> used;
+  if (segment)
+    used = layers(*segment);
+  else
+    for (const Layer &layer : manifest().layers)
+      used.push_back(&layer);
+  int64_t sequences = 0, tokens = 0;
+  auto raise = [&](const std::string &name, int64_t &most) {
+    auto given = extents.find(name);
+    if (given != extents.end())
+      most = std::max(most, given->second[0]);
+  };
+  for (const Layer *layer : used) {
+    raise(layer->buffers.lengths, sequences);
+    raise(layer->buffers.query, tokens);
+    raise(layer->buffers.key, tokens);
+  }
+  if (const Program *found = manifest().programFor(program, sequences, tokens))
+    return found;
+  Capacities sizes = manifest().capacitiesOf(program);
+  return makeError("program " + program.name + " has room for " +
+                   std::to_string(sizes.maxSequences) + " sequences and " +
+                   std::to_string(sizes.maxTokens) + " tokens, found " +
+                   std::to_string(sequences) + " and " +
+                   std::to_string(tokens));
 }
 
 Expected<int64_t> Session::queryRows(const Layer &layer) const {
@@ -509,8 +539,9 @@ Session::freeze(const std::vector<const Launch *> &launches) const {
   return runsOn.freeze(prepare(launches, cells));
 }
 
-Expected<RunReport> Session::replaySegment(const Segment &segment,
-                                           unsigned count) {
+Expected<RunReport>
+Session::replaySegment(const Segment &segment, unsigned count,
+                       std::unique_ptr<DeviceGraph> &graph) {
   std::vector<const Launch *> entries = launches(segment);
   std::vector<const Layer *> used = layers(segment);
   std::map<std::string, std::vector<uint8_t>> expected;
@@ -526,16 +557,19 @@ Expected<RunReport> Session::replaySegment(const Segment &segment,
         return bytes.error();
       expected[*name] = std::move(*bytes);
     }
-  Expected<std::unique_ptr<DeviceGraph>> graph = freeze(entries);
-  if (!graph)
-    return graph.error();
+  if (!graph) {
+    Expected<std::unique_ptr<DeviceGraph>> fresh = freeze(entries);
+    if (!fresh)
+      return fresh.error();
+    graph = std::move(*fresh);
+  }
   RunReport report;
   for (unsigned i = 0; i < count; ++i) {
     std::string which =
         "replay " + std::to_string(i + 1) + " of " + std::to_string(count);
     if (Error error = forgetResults(segment))
       return error;
-    Expected<std::vector<LaunchReport>> reports = (*graph)->replay();
+    Expected<std::vector<LaunchReport>> reports = graph->replay();
     if (!reports)
       return reports.error().withContext(which);
     for (size_t j = 0; j < reports->size(); ++j)

@@ -17,24 +17,15 @@ public:
   std::string name() const override { return "sim"; }
 
   Error load(const Bundle &bundle, const Target &target) override {
-    const std::string *text = bundle.find(target.ptx.file);
-    if (!text)
-      return makeError(target.ptx.file + ": the bundle does not hold it");
-    Expected<ptx::Module> parsed = ptx::Module::parse(*text, target.ptx.file);
-    if (!parsed)
-      return parsed.error();
-    lacking = false;
-    if (Error error = checkLaunches(*parsed, target, /*executable=*/false))
-      return error;
-    if (Error error = checkLaunches(*parsed, target, /*executable=*/true)) {
-      lacking = true;
-      return error;
-    }
-    module.emplace(std::move(*parsed));
-    return Error::success();
+    std::optional<ptx::Module> fresh;
+    Outcome outcome = parseTarget(bundle, target, /*executable=*/true, fresh);
+    unsuited = outcome.code() == KVCACHE_NO_CODE;
+    if (!outcome)
+      module = std::move(fresh);
+    return outcome.asError();
   }
 
-  bool lacksInstructions() const override { return lacking; }
+  bool isUnsuited() const override { return unsuited; }
 
   Expected<uint64_t> allocate(uint64_t bytes,
                               const MemoryOptions &memory) override {
@@ -112,7 +103,6 @@ public:
   }
 
 private:
-  bool lacking = false;
   static Error outside(uint64_t address, uint64_t bytes) {
     return makeError("the range of " + std::to_string(bytes) +
                      " bytes at address " + std::to_string(address) +
@@ -129,6 +119,7 @@ private:
     return machine.setInitialised(address, bytes, valid);
   }
 
+  bool unsuited = false;
   ptx::LaunchOptions options;
   ptx::Machine machine;
   std::optional<ptx::Module> module;

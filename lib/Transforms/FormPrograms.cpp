@@ -41,6 +41,8 @@ public:
 
   LogicalResult collectRuns();
   LogicalResult form();
+  /// Programs for smaller batches beside the one that was formed.
+  LogicalResult addBuckets(ArrayRef<int64_t> batchSizes);
   size_t getNumSegments() const { return runs.size(); }
 
 private:
@@ -48,6 +50,7 @@ private:
   ModuleOp module;
   OpBuilder builder;
   SmallVector<Run> runs;
+  ProgramOp program;
 
   SmallVector<Type> argumentTypes;
   SmallVector<DictionaryAttr> argumentAttributes;
@@ -385,8 +388,8 @@ LogicalResult ProgramBuilder::form() {
   if (module.lookupSymbol(name))
     return function.emitError() << "cannot form a program: the symbol @" << name
                                 << " is taken; rename it";
-  auto program = ProgramOp::create(builder, function.getLoc(), name,
-                                   TypeRange(), ArrayRef<DictionaryAttr>());
+  program = ProgramOp::create(builder, function.getLoc(), name, TypeRange(),
+                              ArrayRef<DictionaryAttr>());
   for (const Run &run : runs)
     if (failed(formSegment(run, program)))
       return failure();
@@ -404,6 +407,61 @@ LogicalResult ProgramBuilder::form() {
   return success();
 }
 
+LogicalResult ProgramBuilder::addBuckets(ArrayRef<int64_t> batchSizes) {
+  if (runs.empty() || batchSizes.empty())
+    return success();
+  for (unsigned i = 0, e = program.getNumArguments(); i < e; ++i) {
+    auto type = cast<MemRefType>(program.getArgumentTypes()[i]);
+    if (program.getBufferRole(i) == BufferRole::Activation &&
+        !type.isDynamicDim(0))
+      return function.emitError()
+             << "batch-sizes: the graph has " << type.getDimSize(0)
+             << " tokens in every step (buffer '" << program.getBufferName(i)
+             << "'); export it with a dynamic number of tokens, or leave "
+                "batch-sizes out";
+  }
+  builder.setInsertionPointAfter(program);
+  for (int64_t size : batchSizes.drop_back()) {
+    std::string name = (program.getSymName() + ".b" + Twine(size)).str();
+    if (module.lookupSymbol(name))
+      return function.emitError() << "cannot form a program: the symbol @"
+                                  << name << " is taken; rename it";
+    auto bucket = cast<ProgramOp>(builder.clone(*program));
+    bucket.setSymName(name);
+    bucket.setBatchSize(size);
+    bucket.setBucketOf(program.getSymName());
+  }
+  return success();
+}
+
+/// Sizes ascend, and the largest is what every group has room for.
+static LogicalResult checkBatchSizes(ModuleOp module,
+                                     ArrayRef<int64_t> batchSizes) {
+  if (batchSizes.empty())
+    return success();
+  for (auto [i, size] : llvm::enumerate(batchSizes))
+    if (size < (i ? batchSizes[i - 1] + 1 : 1))
+      return module.emitError()
+             << "batch-sizes: expected ascending positive sizes, but found "
+             << batchSizes;
+  for (auto group : module.getOps<CacheGroupOp>()) {
+    std::optional<uint64_t> sequences = group.getMaxSequences(),
+                            tokens = group.getMaxTokens();
+    if (!sequences || !tokens)
+      return group.emitError() << "batch-sizes needs the capacities "
+                                  "'max-sequences' and 'max-tokens'";
+    if (static_cast<int64_t>(*sequences) != batchSizes.back())
+      return group.emitError()
+             << "batch-sizes: the largest, " << batchSizes.back()
+             << ", is not max-sequences=" << *sequences;
+    if (*tokens % *sequences)
+      return group.emitError()
+             << "batch-sizes: max-tokens=" << *tokens
+             << " is not a multiple of max-sequences=" << *sequences;
+  }
+  return success();
+}
+
 namespace {
 struct FormPrograms
     : public mlir::kvcache::impl::FormProgramsBase<FormPrograms> {
@@ -411,12 +469,15 @@ struct FormPrograms
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
+    if (failed(checkBatchSizes(module, batchSizes)))
+      return signalPassFailure();
     for (auto function :
          llvm::make_early_inc_range(module.getOps<func::FuncOp>())) {
       if (function.isDeclaration())
         continue;
       ProgramBuilder builder(function, module);
-      if (failed(builder.collectRuns()) || failed(builder.form()))
+      if (failed(builder.collectRuns()) || failed(builder.form()) ||
+          failed(builder.addBuckets(batchSizes)))
         return signalPassFailure();
       if (builder.getNumSegments()) {
         ++numPrograms;

@@ -1,6 +1,8 @@
 //===- VerifyCapturable.cpp - Can a program be one static graph?
 //------------===//
 
+#include "kvcache/Bundle/Manifest.h"
+#include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/IR/ForeignSemantics.h"
 #include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Transforms/CaptureHazards.h"
@@ -9,6 +11,9 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/InterleavedRange.h"
 
 namespace mlir::kvcache {
 #define GEN_PASS_DEF_VERIFYCAPTURABLE
@@ -70,7 +75,72 @@ struct VerifyCapturable
     }
     if (auto cacheOp = dyn_cast<CacheOpInterface>(op))
       return checkCapacities(cacheOp);
+    if (auto launch = dyn_cast<LaunchOp>(op))
+      return checkPlan(launch);
     return false;
+  }
+
+  /// A launch whose grid or constants are not those of the capacities was
+  /// planned for the lengths of one step.
+  bool checkPlan(LaunchOp op) {
+    const DeviceFunction *function = findDeviceFunction(op.getFunction());
+    auto program = op->getParentOfType<ProgramOp>();
+    CacheOp cache;
+    if (op.getLayer())
+      cache = symbols->lookupNearestSymbolFrom<CacheOp>(
+          program->getParentOp(),
+          StringAttr::get(&getContext(), *op.getLayer()));
+    CacheGroupOp group =
+        cache ? getBeside<CacheGroupOp>(cache, cache.getGroupAttr(), *symbols)
+              : CacheGroupOp();
+    if (!function || !group ||
+        op.getStructure().size() != function->structure.size())
+      return false;
+    ::kvcache::Capacities sizes;
+    std::tie(sizes.maxSequences, sizes.maxTokens) = program.getRoom(group);
+    sizes.maxPagesPerSequence = group.getMaxPagesPerSequence().value_or(0);
+    sizes.numPages = group.getNumPages().value_or(0);
+    if (!sizes.maxTokens || !sizes.maxSequences)
+      return false;
+    ::kvcache::OptionMap structure;
+    for (auto [name, value] : llvm::zip(
+             function->structure, op.getStructure().getAsRange<IntegerAttr>()))
+      structure[name.str()] = value.getInt();
+    std::string cause;
+    std::optional<std::array<int64_t, 3>> grid =
+        ::kvcache::capacityGrid(structure, sizes);
+    if (grid && ArrayRef<int64_t>(*grid) != op.getGrid())
+      cause = llvm::formatv("its grid is [{0}], but the capacities give [{1}]",
+                            llvm::interleaved(op.getGrid()),
+                            llvm::interleaved(*grid));
+    int64_t slots = sizes.numPages * static_cast<int64_t>(group.getPageSize());
+    for (auto [constant, origin] :
+         llvm::zip(op.getConstants(),
+                   op.getOrigins().getAsValueRange<StringAttr>())) {
+      auto number = dyn_cast<IntegerAttr>(constant);
+      if (!number || !cause.empty())
+        continue;
+      std::optional<int64_t> expected =
+          llvm::StringSwitch<std::optional<int64_t>>(origin)
+              .Case("max_tokens", sizes.maxTokens)
+              .Case("max_sequences", sizes.maxSequences)
+              .Case("max_pages_per_sequence", sizes.maxPagesPerSequence)
+              .Case("num_pages", sizes.numPages)
+              .Case("num_pages * page_size", slots)
+              .Default(std::nullopt);
+      if (expected && *expected != number.getInt())
+        cause = llvm::formatv("its {0} is {1}, but the capacity is {2}", origin,
+                              number.getInt(), *expected);
+    }
+    if (cause.empty())
+      return false;
+    report(op,
+           {CaptureHazard::Kind::LiveGeometry,
+            cause + ": it was planned for the lengths of one step",
+            "launch for the capacities, as 'kvcache-select-kernels' does; "
+            "blocks without work return at once"},
+           group);
+    return true;
   }
 
   bool checkCapacities(CacheOpInterface op) {
@@ -105,7 +175,7 @@ struct VerifyCapturable
   void checkProgram(ProgramOp program) {
     for (auto segment : program.getBody().front().getOps<SegmentOp>())
       segment.walk<WalkOrder::PreOrder>([&](Operation *op) {
-        if (op == segment || check(op))
+        if (op == segment.getOperation() || check(op))
           return;
         if (isa<CacheOpInterface, ViewCacheOp, LaunchOp, QuantizeOp,
                 DequantizeOp>(op) ||

@@ -634,6 +634,19 @@ kvcache.program @p(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcach
 
 // -----
 
+// program (C4)
+// expected-error@+1 {{needs a positive 'batch_size' and a 'bucket_of' together}}
+kvcache.program @p(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>}) attributes {batch_size = 4 : i64} {
+}
+
+// -----
+
+// expected-error@+1 {{needs a positive 'batch_size' and a 'bucket_of' together}}
+kvcache.program @p(%x: memref<8xf32> {kvcache.name = "x", kvcache.role = #kvcache<role activation>}) attributes {batch_size = 0 : i64, bucket_of = @q} {
+}
+
+// -----
+
 // segment (C1)
 // expected-error@+1 {{expects parent op 'kvcache.program'}}
 kvcache.segment @s {

@@ -22,26 +22,26 @@ class Failure(Exception):
 
 
 class Runtime:
-    """One program of a bundle on one device, with memory for all its buffers."""
+    """One program of a bundle on one device, with memory for all its buffers: of its own, or that of `beside`, another
+    program of the same bundle."""
 
-    def __init__(self, library, bundle, cuda=None, program=None):
+    def __init__(self, library, bundle, cuda=None, program=None, beside=None):
         self.lib = c.CDLL(library)
         for name in ("kvcacheLastError", "kvcacheStatusName", "kvcacheProgramChip", "kvcacheProgramCode",
-                     "kvcacheDeviceName"):
+                     "kvcacheDeviceName", "kvcacheBundleProgramName"):
             getattr(self.lib, name).restype = c.c_char_p
-        for name in ("kvcacheProgramWorkspaceBytes",):
-            getattr(self.lib, name).restype = c.c_uint64
+        self.lib.kvcacheProgramWorkspaceBytes.restype = c.c_uint64
+        self.lib.kvcacheBundleProgramForBatch.restype = c.c_int64
         for name in ("kvcacheBundleBufferCount", "kvcacheProgramSegmentCount", "kvcacheProgramLaunchCount",
                      "kvcacheGraphLaunchBytes"):
             getattr(self.lib, name).restype = c.c_size_t
         self.bundle, self.device = c.c_void_p(), c.c_void_p()
         self.program, self.instance, self.graph = c.c_void_p(), c.c_void_p(), c.c_void_p()
-        self.call("kvcacheBundleOpen", str(bundle).encode(), c.byref(self.bundle))
-        if cuda:  # (context, driver)
-            options = CudaOptions(c.sizeof(CudaOptions), cuda[0], cuda[1].encode() if cuda[1] else None, 0)
-            self.call("kvcacheDeviceCreateCuda", c.byref(options), c.byref(self.device))
+        self.owner = beside is None
+        if beside:
+            self.bundle, self.device = beside.bundle, beside.device
         else:
-            self.call("kvcacheDeviceCreateMachine", None, c.byref(self.device))
+            self.open(bundle, cuda)
         self.call("kvcacheProgramCreate", self.bundle, self.device, program.encode() if program else None, None,
                   c.byref(self.program))
         self.call("kvcacheInstanceCreate", self.program, c.byref(self.instance))
@@ -52,7 +52,8 @@ class Runtime:
             self.buffers[info.name.decode()] = info
             if info.view_of or info.owner != b"caller":
                 continue
-            self.addresses[info.name.decode()] = self.allocate(info.bytes)
+            name = info.name.decode()
+            self.addresses[name] = beside.addresses[name] if beside else self.allocate(info.bytes)
             self.call("kvcacheInstanceBind", self.instance, c.c_size_t(index),
                       c.c_uint64(self.addresses[info.name.decode()]), c.c_uint64(info.bytes))
         self.workspace_bytes = self.lib.kvcacheProgramWorkspaceBytes(self.program)
@@ -60,10 +61,23 @@ class Runtime:
         self.call("kvcacheInstanceBindWorkspace", self.instance, c.c_uint64(self.workspace),
                   c.c_uint64(self.workspace_bytes), None)
 
+    def open(self, bundle, cuda):
+        self.call("kvcacheBundleOpen", str(bundle).encode(), c.byref(self.bundle))
+        if cuda:  # (context, driver)
+            options = CudaOptions(c.sizeof(CudaOptions), cuda[0], cuda[1].encode() if cuda[1] else None, 0)
+            self.call("kvcacheDeviceCreateCuda", c.byref(options), c.byref(self.device))
+        else:
+            self.call("kvcacheDeviceCreateMachine", None, c.byref(self.device))
+
     def call(self, name, *arguments):
         if status := getattr(self.lib, name)(*arguments):
             status = self.lib.kvcacheStatusName(status).decode()
             raise Failure(f"{status}: {self.lib.kvcacheLastError().decode()}")
+
+    def program_for_batch(self, sequences, tokens):
+        """Name of the program with room for a step, or None."""
+        index = self.lib.kvcacheBundleProgramForBatch(self.bundle, None, c.c_int64(sequences), c.c_int64(tokens))
+        return None if index < 0 else self.lib.kvcacheBundleProgramName(self.bundle, c.c_size_t(index)).decode()
 
     def allocate(self, size):
         address = c.c_uint64()
@@ -112,5 +126,7 @@ class Runtime:
         self.lib.kvcacheGraphDestroy(self.graph)
         self.lib.kvcacheInstanceDestroy(self.instance)
         self.lib.kvcacheProgramDestroy(self.program)
+        if not self.owner:
+            return
         self.lib.kvcacheDeviceDestroy(self.device)
         self.lib.kvcacheBundleClose(self.bundle)

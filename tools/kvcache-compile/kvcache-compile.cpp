@@ -173,6 +173,11 @@ static cl::opt<int64_t> numPages(
     cl::desc(
         "Pages in the pool (default: max-sequences * max-pages-per-sequence)"),
     cl::cat(capacityCategory));
+static cl::list<int64_t> batchSizes(
+    "batch-sizes", cl::CommaSeparated, cl::value_desc("N,..."),
+    cl::desc("Compile a program for batches of each size, ascending; the "
+             "largest is max-sequences, and max-tokens unless given"),
+    cl::cat(capacityCategory));
 static cl::opt<bool>
     oneGraph("one-graph",
              cl::desc("A foreign op that splits the graph is an error"),
@@ -237,8 +242,16 @@ static std::string findPtxas() {
 static std::string describeScale(const ::kvcache::ManifestScale &scale) {
   std::string text;
   llvm::raw_string_ostream stream(text);
-  stream << llvm::format("%.6g", scale.value.value()) << " ("
-         << std::string(::kvcache::provenanceName(scale.provenance));
+  if (scale.perHead.empty()) {
+    stream << llvm::format("%.6g", scale.value.value());
+  } else {
+    float least = scale.value.value();
+    for (size_t head = 0; head < scale.count(); ++head)
+      least = std::min(least, scale.ofHead(static_cast<int64_t>(head)));
+    stream << llvm::format("%.6g to %.6g, %zu heads", least,
+                           scale.value.value(), scale.count());
+  }
+  stream << " (" << std::string(::kvcache::provenanceName(scale.provenance));
   if (!scale.key.empty())
     stream << " " << scale.key;
   stream << ")";
@@ -349,6 +362,8 @@ int main(int argc, char **argv) {
   options.maxSequences = maxSequences.getValue();
   options.maxPagesPerSequence = maxPagesPerSequence.getValue();
   options.numPages = numPages.getValue();
+  for (int64_t size : batchSizes)
+    options.batchSizes.push_back(size);
   options.oneGraph = oneGraph.getValue();
   options.requireAttention = true;
   options.kernelLibrary = kernelLibrary.empty()

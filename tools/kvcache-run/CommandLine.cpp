@@ -147,7 +147,8 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
                  "the newest one that the PTX machine executes")
       ->type_name("CHIP");
   app.add_option("--program", into.program,
-                 "Program to run; default: the only one, or main")
+                 "Program to run; default: the only one, or main. Of its\n"
+                 "buckets each step runs the smallest with room for it")
       ->type_name("NAME");
   addList("--inputs", into.inputs,
           "Safetensors files with what stays: weights, initial\n"
@@ -162,9 +163,18 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
           "number, with sequences of that length; 8+3 gives each\n"
           "sequence its own, 0 leaves its place empty",
           "L,L");
+  app.add_option("--new-tokens", into.synthetic.newTokens,
+                 "With --lengths: new tokens of each sequence, as far as\n"
+                 "its length goes; default: 1")
+      ->type_name("N");
+  app.add_flag("--poison", into.synthetic.poison,
+               "With --lengths: NaN in every cache slot outside the\n"
+               "lengths, and page ids far outside the pool past the end\n"
+               "of each sequence");
   app.add_option("--replay", into.replay,
-                 "Freeze each segment's launches after its run and replay\n"
-                 "them N times; any bit that differs is an error")
+                 "Freeze each segment's launches after its first run, and\n"
+                 "replay them N times after every run: any bit that\n"
+                 "differs is an error")
       ->type_name("N");
   app.add_option("--device", into.device,
                  "sim (the PTX machine, default), cuda, or cuda:N for\n"
@@ -242,6 +252,13 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
   if (!into.lengths.empty() && (into.host || !into.steps.empty()))
     return usageError("--lengths makes the inputs of the segments; it does not "
                       "go with --host or --steps");
+  if (into.synthetic.newTokens < 1)
+    return usageError("--new-tokens: expected a positive number, found " +
+                      std::to_string(into.synthetic.newTokens));
+  if (into.lengths.empty() &&
+      (into.synthetic.poison || into.synthetic.newTokens != 1))
+    return usageError("--poison and --new-tokens are about the inputs that "
+                      "--lengths makes; give it too");
   if (!fill.empty()) {
     into.cacheFill = parseByte(fill);
     if (!into.cacheFill)

@@ -28,6 +28,7 @@ struct CommandLine {
   std::string driver;         // empty: libcuda.so.1
   std::string trace;          // Chrome trace to write
   std::vector<StepLengths> lengths;
+  SyntheticOptions synthetic; // of --lengths
   unsigned replay = 0;
   bool profile = false;
   bool host = false;

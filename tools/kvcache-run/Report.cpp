@@ -186,6 +186,20 @@ std::string gridText(const std::array<int64_t, 3> &grid) {
          std::to_string(grid[2]);
 }
 
+/// The program, and the buckets of it that ran in its place.
+std::string stepsText(const RunSummary &summary) {
+  std::string text = summary.program;
+  std::vector<std::string> names;
+  for (const std::string &name : summary.stepPrograms)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(name);
+  if (names.empty() || (names.size() == 1 && names[0] == summary.program))
+    return text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i ? ", " : " (ran ") + names[i];
+  return text + ")";
+}
+
 /// With "run", or the number of the replay from 1.
 std::string replayText(const LaunchTime &time) {
   return time.replay < 0 ? "run" : "replay " + std::to_string(time.replay + 1);
@@ -231,6 +245,7 @@ Error writeTrace(const std::string &path, const RunSummary &summary) {
     event.set("dur", time.seconds * 1e6);
     event.set("pid", 1);
     event.set("tid", thread);
+    arguments.set("program", time.program);
     arguments.set("layer", time.layer);
     arguments.set("step", time.step);
     arguments.set("pass", replayText(time));
@@ -265,7 +280,7 @@ void printProblems(std::ostream &out, const RunSummary &summary) {
 
 void printTable(std::ostream &out, const CommandLine &options,
                 const RunSummary &summary) {
-  out << options.bundle << ": program " << summary.program << ", target "
+  out << options.bundle << ": program " << stepsText(summary) << ", target "
       << summary.target << " on "
       << (summary.device == "sim" ? "the PTX machine" : summary.device)
       << ", checks: " << options.checksText << "\n\n";
@@ -300,6 +315,10 @@ void printJson(std::ostream &out, const CommandLine &options,
   root.set("good", summary.good());
   root.set("bundle", options.bundle);
   root.set("program", summary.program);
+  JsonValue programs = JsonValue::array();
+  for (const std::string &name : summary.stepPrograms)
+    programs.push(name);
+  root.set("step_programs", std::move(programs));
   root.set("target", summary.target);
   root.set("device", summary.device);
   root.set("checks", options.checksText);
@@ -337,6 +356,7 @@ void printJson(std::ostream &out, const CommandLine &options,
       JsonValue entry = JsonValue::object();
       entry.set("step", time.step);
       entry.set("pass", replayText(time));
+      entry.set("program", time.program);
       entry.set("segment", time.segment);
       entry.set("kernel", time.kernel);
       entry.set("layer", time.layer);

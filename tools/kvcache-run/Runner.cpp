@@ -65,8 +65,8 @@ void Runner::account(const Segment &segment, const RunReport &report,
     const LaunchRecord &record = report.launches[i];
     ++result.launches;
     result.launchTimes.push_back(
-        {segment.name, record.launch->kernel, record.launch->layer,
-         record.launch->grid, result.steps,
+        {record.launch->program, segment.name, record.launch->kernel,
+         record.launch->layer, record.launch->grid, result.steps,
          replays ? int64_t(i / perReplay) : -1, result.kernelSeconds,
          record.report.seconds, record.report.counters.instructions});
     result.instructions += record.report.counters.instructions;
@@ -112,10 +112,19 @@ Error Runner::runSegment(const Segment &segment) {
       return error;
   if (replay == 0)
     return Error::success();
-  Expected<RunReport> again = session.replaySegment(segment, replay);
+  Expected<RunReport> again =
+      session.replaySegment(segment, replay, graphs[&segment]);
   if (!again)
     return again.error();
   account(segment, *again, replay);
+  return Error::success();
+}
+
+Error Runner::useBucket(const Segment *segment) {
+  Expected<const Program *> program = session.programForInputs(whole, segment);
+  if (!program)
+    return program.error();
+  session.use(**program);
   return Error::success();
 }
 
@@ -152,8 +161,12 @@ Error Runner::onHostSegment(const Segment &segment,
     if (bufferOf(i).access != BufferAccess::Write)
       if (Error error = session.setInput(segment.arguments[i], memrefs[i]))
         return error;
-  if (Error error = runSegment(segment))
+  if (Error error = useBucket(&segment))
     return error;
+  for (const Segment &entry : session.program().segments)
+    if (entry.name == segment.name)
+      if (Error error = runSegment(entry))
+        return error;
   for (size_t i = 0; i < memrefs.size(); ++i)
     if (bufferOf(i).access != BufferAccess::Read)
       if (Error error = session.readInto(segment.arguments[i], memrefs[i]))
@@ -191,11 +204,14 @@ Error Runner::step(TensorFiles &files, const std::string &prefix) {
     if (Error error = runHost(files, prefix))
       return error;
   } else {
+    if (Error error = useBucket(nullptr))
+      return error;
     for (const Segment &segment : session.program().segments)
       if (Error error = runSegment(segment))
         return error.withContext("segment " + segment.name);
   }
   ++result.steps;
+  result.stepPrograms.push_back(session.program().name);
   result.runSeconds +=
       secondsSince(start) - (result.verifySeconds - verifiedBefore);
   for (const Buffer &buffer : session.manifest().buffers) {

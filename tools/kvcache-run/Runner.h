@@ -21,7 +21,7 @@ struct KernelCounts {
 
 /// One launch of the invocation.
 struct LaunchTime {
-  std::string segment, kernel, layer;
+  std::string program, segment, kernel, layer;
   std::array<int64_t, 3> grid = {1, 1, 1};
   uint64_t step = 0;
   int64_t replay = -1;     // which replay of the step; -1: its run
@@ -33,6 +33,7 @@ struct LaunchTime {
 /// What a whole invocation did.
 struct RunSummary {
   std::string program, target, device;
+  std::vector<std::string> stepPrograms; // the bucket that each step ran
   uint64_t steps = 0, segmentRuns = 0, launches = 0;
   uint64_t instructions = 0;
   uint64_t findingCount = 0;
@@ -55,13 +56,16 @@ struct RunSummary {
 class Runner {
 public:
   /// `verify`: compare each segment run with double precision.
-  /// `replay`: freeze and replay each segment so many times after its run.
+  /// `replay`: freeze each segment after its first run, and replay it so many
+  /// times after every run.
   Runner(Session &session, HostProgram *host, bool verify, unsigned replay = 0)
-      : session(session), host(host), verify(verify), replay(replay) {}
+      : session(session), whole(session.program()), host(host), verify(verify),
+        replay(replay) {}
 
   /// Sets buffers from the tensors of the file that was added last to `files`.
   Error setInputs(TensorFiles &files);
-  /// One run; `prefix` starts the names of its outputs.
+  /// One run, of the smallest bucket with room for the inputs; `prefix` starts
+  /// the names of its outputs.
   Error step(TensorFiles &files, const std::string &prefix);
   /// Adds the caches to the outputs.
   Error finish();
@@ -74,6 +78,9 @@ public:
 
 private:
   Error runSegment(const Segment &segment);
+  /// Goes on with the smallest bucket that has room for a segment's inputs, or
+  /// for all with null.
+  Error useBucket(const Segment *segment);
   Error verifySegment(const Segment &segment, Verifier &verifier);
   Error runHost(TensorFiles &files, const std::string &prefix);
   Error onHostSegment(const Segment &segment,
@@ -82,11 +89,13 @@ private:
                unsigned replays);
 
   Session &session;
+  const Program &whole; // which the steps' programs are buckets of
   HostProgram *host;
   bool verify;
   unsigned replay;
   RunSummary result;
   TensorWriter written;
+  std::map<const Segment *, std::unique_ptr<DeviceGraph>> graphs;
 };
 
 } // namespace kvcache::run

@@ -63,6 +63,35 @@ Error setRandom(Session &session, const std::string &name, int64_t rows,
   return session.setInput(name, tensor.view());
 }
 
+/// Codes in the slots that `table` and `lengths` reach, NaN in all others:
+/// every floating-point type has a NaN of ones.
+Error setPoisoned(Session &session, const std::string &name, int64_t pageSize,
+                  const StepLengths &lengths, const std::vector<int32_t> &table,
+                  uint64_t seed) {
+  const Buffer &buffer = *session.manifest().findBuffer(name);
+  HostTensor tensor;
+  tensor.elementType = buffer.elementType;
+  tensor.shape = buffer.shape;
+  size_t rowBytes = size_t(buffer.shape[2] * buffer.shape[3]) *
+                    elementTypeBytes(buffer.elementType);
+  tensor.data.assign(size_t(buffer.shape[0] * pageSize) * rowBytes, 0xFF);
+  size_t pages = table.size() / lengths.size();
+  Numbers numbers(seed);
+  std::vector<uint8_t> row;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    for (int64_t t = 0; t < lengths[i]; ++t) {
+      row.clear();
+      for (int64_t j = 0; j < buffer.shape[2] * buffer.shape[3]; ++j)
+        if (Error error = encode(buffer.elementType, numbers.next(), row))
+          return error.withContext(name);
+      int64_t slot =
+          table[i * pages + size_t(t / pageSize)] * pageSize + t % pageSize;
+      std::memcpy(tensor.data.data() + size_t(slot) * rowBytes, row.data(),
+                  rowBytes);
+    }
+  return session.setInput(name, tensor.view());
+}
+
 template <typename Integer>
 Error setIntegers(Session &session, const std::string &name,
                   std::vector<int64_t> shape, std::vector<Integer> values) {
@@ -107,23 +136,28 @@ Error fillCaches(Session &session) {
   return Error::success();
 }
 
-Error setStep(Session &session, const StepLengths &given, uint64_t step) {
-  const Capacities &sizes = session.manifest().capacities;
-  size_t sequences = size_t(std::min(sizes.maxSequences, sizes.maxTokens));
+Error setStep(Session &session, const StepLengths &given, uint64_t step,
+              const SyntheticOptions &options) {
+  Capacities sizes = session.manifest().capacitiesOf(session.program());
+  size_t sequences =
+      size_t(std::min(sizes.maxSequences, sizes.maxTokens / options.newTokens));
   StepLengths lengths = given;
   if (lengths.size() == 1)
     lengths.assign(sequences, given.front());
   if (lengths.size() > sequences)
     return makeError("--lengths: the bundle takes " +
-                     std::to_string(sequences) +
-                     " sequences with a new token each, found " +
-                     std::to_string(lengths.size()));
+                     std::to_string(sequences) + " sequences with " +
+                     (options.newTokens == 1
+                          ? "a new token"
+                          : std::to_string(options.newTokens) + " new tokens") +
+                     " each, found " + std::to_string(lengths.size()));
   uint64_t seed = 2000 + 100000 * step;
   for (const Layer &layer : session.manifest().layers) {
     const LayerBuffers &names = layer.buffers;
     std::vector<int32_t> lives(lengths.begin(), lengths.end()), starts = {0};
-    std::vector<int32_t> table(
-        lengths.size() * size_t(sizes.maxPagesPerSequence), -1);
+    std::vector<int32_t> table(lengths.size() *
+                                   size_t(sizes.maxPagesPerSequence),
+                               options.poison ? 2147480000 : -1);
     std::vector<int64_t> slots;
     int64_t nextPage = 0;
     for (size_t i = 0; i < lengths.size(); ++i) {
@@ -139,14 +173,19 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step) {
       for (int64_t page = 0; page < pages; ++page)
         table[i * size_t(sizes.maxPagesPerSequence) + size_t(page)] =
             int32_t(sizes.numPages - 1 - nextPage++);
-      starts.push_back(starts.back() + (lengths[i] > 0));
-      if (lengths[i] == 0)
-        continue;
-      int64_t at = lengths[i] - 1;
-      int64_t page = table[i * size_t(sizes.maxPagesPerSequence) +
-                           size_t(at / layer.pageSize)];
-      slots.push_back(page * layer.pageSize + at % layer.pageSize);
+      int64_t rows = std::min(lengths[i], options.newTokens);
+      starts.push_back(starts.back() + int32_t(rows));
+      for (int64_t at = lengths[i] - rows; at < lengths[i]; ++at) {
+        int64_t page = table[i * size_t(sizes.maxPagesPerSequence) +
+                             size_t(at / layer.pageSize)];
+        slots.push_back(page * layer.pageSize + at % layer.pageSize);
+      }
     }
+    if (options.poison)
+      for (const std::string *name : {&names.kCache, &names.vCache})
+        if (Error error = setPoisoned(session, *name, layer.pageSize, lengths,
+                                      table, ++seed))
+          return error;
     int64_t rows = int64_t(slots.size()), count = int64_t(lengths.size());
     if (Error error = setIntegers<int32_t>(session, names.lengths, {count},
                                            std::move(lives)))

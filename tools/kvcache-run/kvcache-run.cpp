@@ -15,23 +15,6 @@ using namespace kvcache::run;
 
 namespace {
 
-Expected<const Program *> selectProgram(const Manifest &manifest,
-                                        const std::string &name) {
-  if (name.empty() && manifest.programs.size() == 1)
-    return &manifest.programs.front();
-  if (const Program *program =
-          manifest.findProgram(name.empty() ? "main" : name))
-    return program;
-  std::string names;
-  for (const Program &program : manifest.programs)
-    names += (names.empty() ? "" : ", ") + program.name;
-  return makeError((name.empty()
-                        ? "name one of the bundle's programs with "
-                          "--program: "
-                        : "the bundle has no program " + name + "; it has ") +
-                   names);
-}
-
 /// Fails early when a later write to `path` could not succeed.
 Error checkWritable(const std::string &path) {
   size_t slash = path.rfind('/');
@@ -93,7 +76,7 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
   if (!bundle)
     return bundle.error();
   Expected<const Program *> program =
-      selectProgram(bundle->manifest, options.program);
+      bundle->manifest.chooseProgram(options.program);
   if (!program)
     return program.error().withContext(options.bundle);
   std::unique_ptr<Device> device;
@@ -142,7 +125,7 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
       return error;
   }
   Progress progress(!options.quiet && !options.json);
-  if (!options.lengths.empty())
+  if (!options.lengths.empty() && !options.synthetic.poison)
     if (Error error = fillCaches(**session))
       return error;
   size_t steps = std::max<size_t>(
@@ -159,8 +142,11 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
         return error;
       context = options.steps[i];
     }
+    // Of all sequences that there is room for, whatever the last step needed.
+    (*session)->use(**program);
     if (!options.lengths.empty())
-      if (Error error = setStep(**session, options.lengths[i], i))
+      if (Error error =
+              setStep(**session, options.lengths[i], i, options.synthetic))
         return error.withContext(context);
     std::string prefix =
         steps > 1 ? "step" + std::to_string(i) + "." : std::string();

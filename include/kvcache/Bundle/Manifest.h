@@ -75,6 +75,8 @@ struct ManifestScale {
   /// One for each KV head; empty when all have the same.
   std::vector<ScalarF32> perHead = {};
 
+  /// How many scales there are: one, or one for each KV head.
+  size_t count() const { return perHead.empty() ? 1 : perHead.size(); }
   float ofHead(int64_t head) const {
     return perHead.empty() ? value.value() : perHead[size_t(head)].value();
   }
@@ -197,8 +199,16 @@ struct Segment {
   std::vector<std::string> arguments;
 };
 
+/// What makes a program a bucket: it does what the program `of` does, over the
+/// same buffers, for steps of at most so many sequences and tokens.
+struct Bucket {
+  std::string of;
+  int64_t sequences = 0, tokens = 0;
+};
+
 struct Program {
   std::string name;
+  std::optional<Bucket> bucket;
   std::optional<HostCode> host;
   std::vector<Segment> segments;
 };
@@ -274,7 +284,25 @@ struct Manifest {
   const Buffer *findBuffer(std::string_view name) const;
   const Program *findProgram(std::string_view name) const;
   const Target *findTarget(std::string_view chip) const;
+
+  /// The program of that name; with an empty name the only one, or "main",
+  /// buckets aside. The error lists what there is.
+  Expected<const Program *> chooseProgram(std::string_view name) const;
+  /// Of `program` and its buckets the smallest that has room for a step of so
+  /// many sequences and tokens; null when none has. Of a bucket it is itself.
+  const Program *programFor(const Program &program, int64_t sequences,
+                            int64_t tokens) const;
+  /// What the grids and constants of a program's launches are made for.
+  Capacities capacitiesOf(const Program &program) const;
 };
+
+/// The grid that a kernel of this structure has for these capacities, at most
+/// 2^29 tokens and sequences; nothing for a kernel that others made.
+std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
+                                                   const Capacities &sizes);
+
+/// The scales for people: "0.0123", or "0.0123, 0.0246" for each head.
+std::string scaleText(const ManifestScale &scale);
 
 /// SHA-256 (hex) over scale bits, element type, layout, page size and
 /// dimensions of a layer's cache: a prefix cache written under another digest

@@ -199,7 +199,7 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
     ```mlir
     gpu.module @kvcache_kernels [#nvvm.target<O = 1, chip = "sm_90", link = ["kvcache_kernels.bc"]>] {
       llvm.func @kvcache_write(...)
-      llvm.func @write_example(...) attributes {gpu.kernel, nvvm.kernel, nvvm.maxntid = array<i32: 128, 1, 1>}
+      llvm.func @write_example(...) attributes {gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: 128, 1, 1>}
     }
     gpu.launch_func @kvcache_kernels::@write_example blocks in (...) threads in (...) args(...)
     ```

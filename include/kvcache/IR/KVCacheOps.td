@@ -606,12 +606,17 @@ def KVCache_ProgramOp : KVCache_SymbolOp<"program", [
     where a function has foreign ops between its cache ops, the program has one
     segment for each run of cache ops, and the function calls them.
 
+    A program with a `batch_size` is the one that `bucket_of` names for a smaller
+    batch: the same segments over the same buffers, with grids and constants for
+    `batch_size` sequences and as many tokens a sequence as the group has.
+
     Constraints:
 
     * (C1) every argument is a memref and has a name, unique in the program,
       and a role;
     * (C2) the body holds only segments;
-    * (C3) a program has no results.
+    * (C3) a program has no results;
+    * (C4) `batch_size` is positive and comes with `bucket_of`.
 
     Example:
 
@@ -626,7 +631,9 @@ def KVCache_ProgramOp : KVCache_SymbolOp<"program", [
     SymbolNameAttr:$sym_name,
     TypeAttrOf<FunctionType>:$function_type,
     OptionalAttr<DictArrayAttr>:$arg_attrs,
-    OptionalAttr<DictArrayAttr>:$res_attrs
+    OptionalAttr<DictArrayAttr>:$res_attrs,
+    OptionalAttr<I64Attr>:$batch_size,
+    OptionalAttr<FlatSymbolRefAttr>:$bucket_of
   );
   let regions = (region SizedRegion<1>:$body);
   let builders = [OpBuilder<(ins "::llvm::StringRef":$name, "::mlir::TypeRange":$argumentTypes,
@@ -639,6 +646,9 @@ def KVCache_ProgramOp : KVCache_SymbolOp<"program", [
     ::mlir::Region *getCallableRegion() { return &getBody(); }
     ::llvm::StringRef getBufferName(unsigned index);
     BufferRole getBufferRole(unsigned index);
+    /// Sequences and tokens that its launches for caches of `group` have room
+    /// for; 0 where the group has no such capacity.
+    std::pair<int64_t, int64_t> getRoom(CacheGroupOp group);
   }];
 }
 

@@ -65,6 +65,9 @@ struct KernelInfo {
   uint32_t dynamicSharedAlignment = 1; ///< of the extern shared array
   uint32_t localBytes = 0;             ///< per thread
   uint32_t maxThreads = 1024;          ///< .maxntid / .reqntid, threads a block
+  /// .reqntid: the only block that the kernel may be launched with; zeros
+  /// without.
+  std::array<uint32_t, 3> requiredBlock = {0, 0, 0};
   uint32_t instructions = 0;
   uint32_t virtualRegisters = 0;
   /// "line N: opcode" for each instruction the machine does not know; launch

@@ -98,6 +98,10 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
   Option<int64_t> numPages{*this, "num-pages",
                            llvm::cl::desc("Pages in the pool (0: not known)"),
                            llvm::cl::init(0)};
+  ListOption<int64_t> batchSizes{
+      *this, "batch-sizes",
+      llvm::cl::desc("Batches to compile a program for, ascending; the largest "
+                     "is max-sequences")};
   Option<bool> oneGraph{
       *this, "one-graph",
       llvm::cl::desc("A foreign op that splits the graph is an error"),
@@ -117,8 +121,9 @@ void buildScalePipeline(OpPassManager &pm, const CompileOptions &options);
 
 /// Gives cache groups their capacities: those of `options`, else those they
 /// have, else the number of tokens of a static graph, else 256 tokens, 64
-/// sequences, 128 pages a sequence and as many pages as these need. An error
-/// when `options` contradict a static graph.
+/// sequences, 128 pages a sequence and as many pages as these need. With batch
+/// sizes, sequences and tokens are the largest of them. An error when `options`
+/// contradict a static graph or each other.
 LogicalResult completeCapacities(ModuleOp module,
                                  const CompileOptions &options);
 

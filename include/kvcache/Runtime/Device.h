@@ -59,9 +59,10 @@ public:
   /// instructions that the device cannot execute. Memory stays.
   virtual Error load(const Bundle &bundle, const Target &target) = 0;
 
-  /// Whether the last load() failed only because the device cannot execute an
-  /// instruction, so that code for another chip may do.
-  virtual bool lacksInstructions() const { return false; }
+  /// Whether the last load() failed only because the code is for another
+  /// device, or has an instruction that this one cannot execute: code for
+  /// another chip may do.
+  virtual bool isUnsuited() const = 0;
 
   /// `bytes` of device memory that nobody has written; the address is a
   /// multiple of 256 at least.

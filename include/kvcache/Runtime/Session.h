@@ -54,7 +54,14 @@ public:
 
   const Manifest &manifest() const { return bundle.manifest; }
   const Target &target() const { return chosen; }
-  const Program &program() const { return running; }
+  const Program &program() const { return *running; }
+  /// Goes on with another program of the bundle, over the same buffers.
+  void use(const Program &program) { running = &program; }
+  /// Of `program` and its buckets the smallest with room for the inputs of
+  /// `segment` as they were set last, or with null of all; an error when none
+  /// has.
+  Expected<const Program *> programForInputs(const Program &program,
+                                             const Segment *segment) const;
 
   /// The segment's launches on this target, in order.
   std::vector<const Launch *> launches(const Segment &segment) const;
@@ -74,11 +81,13 @@ public:
   /// page ids outside the pool, query starts that do not ascend.
   Expected<RunReport> runSegment(const Segment &segment);
 
-  /// Freezes the launches of a segment that has just run and replays them
-  /// `count` times, over the same inputs; outputs and partial results are
-  /// forgotten in between. Caches and outputs that differ in a bit from those
-  /// of the run are faults.
-  Expected<RunReport> replaySegment(const Segment &segment, unsigned count);
+  /// Replays launches of a segment that has just run `count` times, over the
+  /// same inputs; outputs and partial results are forgotten in between. Caches
+  /// and outputs that differ in a bit from those of the run are faults. `graph`
+  /// is frozen here when it is null; else it may have been frozen at any other
+  /// inputs.
+  Expected<RunReport> replaySegment(const Segment &segment, unsigned count,
+                                    std::unique_ptr<DeviceGraph> &graph);
 
   /// Freezes some of the launches over this session's buffers.
   Expected<std::unique_ptr<DeviceGraph>>
@@ -131,7 +140,7 @@ private:
 
   const Bundle &bundle;
   const Target &chosen;
-  const Program &running;
+  const Program *running;
   Device &runsOn;
   SessionOptions options;
   std::map<std::string, uint64_t> addresses;           // of buffers with memory

@@ -269,9 +269,15 @@ def FormPrograms : Pass<"kvcache-form-programs", "::mlir::ModuleOp"> {
     A function of memrefs that holds nothing but cache ops becomes a program of
     one segment, which is one graph.
 
+    With `batch-sizes`, whose largest is the group's `max_sequences`, each
+    smaller size N gets a program `@kvcache.<function>.bN` beside: the same
+    segments over the same buffers, for batches of up to N sequences. The
+    function calls the segments of the largest.
+
     Refused: cache ops nested in other ops, functions of several blocks, handles
     that come from elsewhere, `calculate_scales`, memrefs of activations that
-    are not contiguous.
+    are not contiguous; batch sizes for a graph whose number of tokens is
+    static, or for a group whose `max_tokens` is no multiple of `max_sequences`.
 
     Before:
 
@@ -301,6 +307,9 @@ def FormPrograms : Pass<"kvcache-form-programs", "::mlir::ModuleOp"> {
     }
     ```
   }];
+  let options = [
+    ListOption<"batchSizes", "batch-sizes", "int64_t", "Sizes of batches to form a program for, ascending">
+  ];
   let statistics = [
     Statistic<"numPrograms", "programs", "programs formed">,
     Statistic<"numSegments", "segments", "segments in them">
@@ -323,7 +332,7 @@ def VerifyCapturable : Pass<"kvcache-verify-capturable", "::mlir::ModuleOp"> {
     | `host-read` | a value of the device is read by the host |
     | `synchronization` | the host waits for the device |
     | `allocation` | memory is allocated or freed |
-    | `live-geometry` | grid or shared memory depends on device values or on a dimension that is not known |
+    | `live-geometry` | grid or shared memory depends on device values or on a dimension that is not known; or the grid or a constant of a `kvcache.launch` is not that of the capacities: it was planned for the lengths of one step |
     | `unbounded` | a capacity is not known |
     | `unstable-address` | a mutated buffer does not stay where it is |
     | `control-flow` | a branch on a device value |

@@ -236,6 +236,77 @@ TEST(ManifestTest, RefusesBitsThatDisagreeWithTheValue) {
 // What must hold across members: each edit of a good manifest is refused.
 //===----------------------------------------------------------------------===//
 
+/// A kernel of the device library in the place of the tests' own.
+void useLibraryKernels(Manifest &m) {
+  m.targets[0].kernels[0].structure = {
+      {"arch", int64_t(90)},     {"kv_heads", int64_t(2)},
+      {"head_dim", int64_t(64)}, {"page_size", int64_t(16)},
+      {"per_head", int64_t(0)},  {"k_scale_is_pow2", int64_t(0)}};
+  m.targets[0].kernels[1].structure = {
+      {"arch", int64_t(90)},      {"q_heads", int64_t(4)},
+      {"kv_heads", int64_t(2)},   {"head_dim", int64_t(64)},
+      {"page_size", int64_t(16)}, {"rows", int64_t(4)},
+      {"num_splits", int64_t(3)}};
+  for (Launch &launch : m.targets[0].launches)
+    launch.grid = launch.op == LaunchOp::Write
+                      ? std::array<int64_t, 3>{1, 1, 1}
+                      : std::array<int64_t, 3>{2, 4, 3};
+}
+
+/// A program for one sequence beside main.
+void addBucket(Manifest &m) {
+  Program bucket = m.programs[0];
+  bucket.name = "main.b1";
+  bucket.bucket = Bucket{"main", 1, 4};
+  m.programs.push_back(bucket);
+  for (size_t i = 0, n = m.targets[0].launches.size(); i < n; ++i) {
+    Launch launch = m.targets[0].launches[i];
+    launch.program = bucket.name;
+    if (launch.op == LaunchOp::PagedAttention)
+      launch.grid[1] = 3;
+    m.targets[0].launches.push_back(launch);
+  }
+}
+
+TEST(ManifestTest, GridsAreThoseOfTheCapacities) {
+  Manifest manifest = sample();
+  useLibraryKernels(manifest);
+  addBucket(manifest);
+  const OptionMap &attention = manifest.targets[0].kernels[1].structure;
+  // Blocks of 4 rows: 8 tokens of 2 sequences, 4 of one, for each of 2 KV
+  // heads.
+  EXPECT_EQ(*capacityGrid(attention, manifest.capacities),
+            (std::array<int64_t, 3>{2, 4, 3}));
+  EXPECT_EQ(
+      *capacityGrid(attention, manifest.capacitiesOf(manifest.programs[1])),
+      (std::array<int64_t, 3>{2, 2, 3}));
+  EXPECT_TRUE(bool(validateManifest(manifest)));
+  for (Launch &launch : manifest.targets[0].launches)
+    if (launch.program == "main.b1" && launch.op == LaunchOp::PagedAttention)
+      launch.grid[1] = 2;
+  Error error = validateManifest(manifest);
+  EXPECT_FALSE(bool(error)) << error.message();
+  // Somebody else's kernel has any grid.
+  EXPECT_FALSE(capacityGrid({{"BLOCK", int64_t(128)}}, manifest.capacities));
+}
+
+TEST(ManifestTest, TheSmallestBucketWithRoomIsChosen) {
+  Manifest manifest = sample();
+  addBucket(manifest);
+  Expected<Manifest> back = parseManifest(writeManifest(manifest));
+  ASSERT_TRUE(bool(back)) << back.message();
+  const Program &whole = **back->chooseProgram("");
+  EXPECT_EQ(whole.name, "main");
+  EXPECT_EQ(back->programFor(whole, 1, 1)->name, "main.b1");
+  EXPECT_EQ(back->programFor(whole, 1, 5)->name, "main");
+  EXPECT_EQ(back->programFor(whole, 2, 2)->name, "main");
+  EXPECT_EQ(back->programFor(whole, 3, 3), nullptr);
+  EXPECT_EQ(back->programFor(back->programs[1], 1, 1)->name, "main.b1");
+  EXPECT_EQ(back->programFor(back->programs[1], 2, 1), nullptr);
+  EXPECT_EQ(back->chooseProgram("decode").message(),
+            "the bundle has no program \"decode\"; it has main, main.b1");
+}
+
 struct HostileCase {
   const char *what;
   std::function<void(Manifest &)> edit;
@@ -251,6 +322,69 @@ Buffer &bufferNamed(Manifest &manifest, const std::string &name) {
 }
 
 const HostileCase hostileCases[] = {
+    {"splits chosen for a live length",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].launches[1].grid[2] = 1;
+     },
+     "targets[0].launches[1].grid: expected [2, 4, 3], which kernel "
+     "\"simple_attention\" has for these capacities, found [2, 4, 1]"},
+    {"more rows than there are",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].launches[1].grid[1] = 65535;
+     },
+     "targets[0].launches[1].grid: expected [2, 4, 3]"},
+    {"more blocks than a write has tokens",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].launches[0].grid[0] = 9;
+     },
+     "targets[0].launches[0].grid: expected [1, 1, 1]"},
+    {"kernel of another layer",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].kernels[1].structure["head_dim"] = int64_t(128);
+     },
+     "the head_dim of kernel \"simple_attention\" is not the 64 of layer "
+     "\"layer0\""},
+    {"structure that is no number",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].kernels[1].structure["num_splits"] = std::string("3");
+     },
+     "structure.num_splits: expected an integer from 1 to 65536"},
+    {"bucket of nothing",
+     [](Manifest &m) {
+       addBucket(m);
+       m.programs[1].bucket->of = "decode";
+     },
+     "programs[1].bucket.of: expected a program that is no bucket, found "
+     "\"decode\""},
+    {"bucket of a bucket",
+     [](Manifest &m) {
+       addBucket(m);
+       m.programs[1].bucket->of = "main.b1";
+     },
+     "programs[1].bucket.of: expected a program that is no bucket"},
+    {"bucket larger than its program",
+     [](Manifest &m) {
+       addBucket(m);
+       m.programs[1].bucket->sequences = 3;
+     },
+     "programs[1].bucket.sequences: expected an integer from 1 to 2, found 3"},
+    {"bucket with more tokens",
+     [](Manifest &m) {
+       addBucket(m);
+       m.programs[1].bucket->tokens = 9;
+     },
+     "programs[1].bucket.tokens: expected an integer from 1 to 8, found 9"},
+    {"bucket with other segments",
+     [](Manifest &m) {
+       addBucket(m);
+       m.programs[1].segments.pop_back();
+     },
+     "programs[1].bucket.of: expected the segments of \"main\", found others"},
     {"absolute path",
      [](Manifest &m) { m.targets[0].ptx.file = "/etc/passwd"; },
      "targets[0].ptx.file: expected a path inside the bundle"},

@@ -101,6 +101,138 @@ TEST_F(CAPITest, ListsWhatTheManifestSays) {
   EXPECT_EQ(kvcacheBundleLayerScales(rig.opened, 2, 'k', scales, 3), 0u);
 }
 
+TEST_F(CAPITest, ShowsTheScaleOfEachHead) {
+  Layer &layer = bundle.manifest.layers[0];
+  layer.kScale.perHead = {ScalarF32::of(0.1f), ScalarF32::of(0.2f)};
+  layer.kScale.value = ScalarF32::of(0.2f);
+  layer.compatibility = cacheCompatibility(layer);
+  open(bundle);
+  KvcacheLayerInfo info = KVCACHE_INIT(KvcacheLayerInfo);
+  ASSERT_STATUS(kvcacheBundleLayer(rig.opened, 0, &info), KVCACHE_OK);
+  EXPECT_EQ(info.kScaleCount, 2u);
+  EXPECT_EQ(info.vScaleCount, 1u);
+  EXPECT_EQ(info.kScale, 0.2f); // the largest
+  float scales[3] = {0, 0, 0};
+  EXPECT_EQ(kvcacheBundleLayerScales(rig.opened, 0, 'k', scales, 3), 2u);
+  EXPECT_EQ(scales[0], 0.1f);
+  EXPECT_EQ(scales[1], 0.2f);
+  scales[1] = 0;
+  EXPECT_EQ(kvcacheBundleLayerScales(rig.opened, 0, 'k', scales, 1), 2u);
+  EXPECT_EQ(scales[1], 0.0f);
+  EXPECT_STATUS(kvcacheBundleCheckCache(rig.opened, "layer0", "other"),
+                KVCACHE_INCOMPATIBLE_CACHE);
+  EXPECT_NE(std::string(kvcacheLastError()).find("(k scale 0.1, 0.2, v scale "),
+            std::string::npos)
+      << kvcacheLastError();
+}
+
+TEST_F(CAPITest, ABatchRunsInTheNextBucket) {
+  Program small = bundle.manifest.programs[0];
+  small.name = "main.b1";
+  small.bucket = Bucket{"main", 1, 4};
+  bundle.manifest.programs.push_back(small);
+  std::vector<Launch> &launches = bundle.manifest.targets[0].launches;
+  for (size_t i = 0, n = launches.size(); i < n; ++i) {
+    Launch launch = launches[i];
+    launch.program = small.name;
+    launch.grid[launch.op == LaunchOp::Write ? 0 : 1] = 4;
+    launches.push_back(launch);
+  }
+  open(bundle);
+  EXPECT_EQ(kvcacheBundleProgramForBatch(rig.opened, nullptr, 1, 4), 1);
+  EXPECT_EQ(kvcacheBundleProgramForBatch(rig.opened, "main", 1, 5), 0);
+  EXPECT_EQ(kvcacheBundleProgramForBatch(rig.opened, "main", 3, 3), -1);
+  EXPECT_EQ(kvcacheBundleProgramForBatch(rig.opened, "decode", 1, 1), -1);
+  EXPECT_EQ(kvcacheBundleProgramForBatch(nullptr, nullptr, 1, 1), -1);
+  KvcacheCapacities room = KVCACHE_INIT(KvcacheCapacities);
+  EXPECT_STATUS(kvcacheBundleProgramCapacities(rig.opened, 1, &room),
+                KVCACHE_OK);
+  EXPECT_EQ(room.maxSequences, 1);
+  EXPECT_EQ(room.maxTokens, 4);
+  EXPECT_EQ(room.numPages, 7);
+  EXPECT_STATUS(kvcacheBundleProgramCapacities(rig.opened, 2, &room),
+                KVCACHE_INVALID_ARGUMENT);
+  // The name that nobody gave is that of the program that is no bucket.
+  EXPECT_EQ(kvcacheProgramLaunchCount(rig.program, KVCACHE_ALL_SEGMENTS), 4u);
+
+  // One sequence of 3 new tokens: the whole program, then its bucket, over the
+  // same buffers.
+  Batch batch{{9}, {3}};
+  rig.fillCaches(1);
+  rig.setBatch(batch, 1);
+  ASSERT_STATUS(
+      kvcacheInstanceEnqueue(rig.instance, KVCACHE_ALL_SEGMENTS, nullptr),
+      KVCACHE_OK);
+  std::vector<uint8_t> expected = rig.results();
+  rig.fillCaches(1);
+  rig.setBatch(batch, 1);
+  EXPECT_NE(rig.results(), expected);
+  KvcacheProgram *program = nullptr;
+  KvcacheInstance *instance = nullptr;
+  ASSERT_STATUS(kvcacheProgramCreate(rig.opened, rig.device, "main.b1", nullptr,
+                                     &program),
+                KVCACHE_OK);
+  ASSERT_STATUS(kvcacheInstanceCreate(program, &instance), KVCACHE_OK);
+  for (const auto &[name, address] : rig.addresses)
+    ASSERT_STATUS(kvcacheInstanceBindByName(instance, name.c_str(), address,
+                                            rig.buffer(name).bytes),
+                  KVCACHE_OK);
+  uint64_t bytes = kvcacheProgramWorkspaceBytes(program);
+  ASSERT_STATUS(
+      kvcacheInstanceBindWorkspace(instance, rig.workspace, bytes, nullptr),
+      KVCACHE_OK);
+  ASSERT_STATUS(kvcacheInstanceEnqueue(instance, KVCACHE_ALL_SEGMENTS, nullptr),
+                KVCACHE_OK);
+  EXPECT_EQ(rig.results(), expected);
+  kvcacheInstanceDestroy(instance);
+  kvcacheProgramDestroy(program);
+}
+
+// As kvcache-run does: SessionTest, TheNewestTargetThatCanBeExecutedIsChosen.
+TEST_F(CAPITest, BrokenCodeIsNotPassedOver) {
+  Target newer = bundle.manifest.targets[0];
+  newer.chip = "sm_100";
+  newer.ptx.file = "code/sm_100.ptx";
+  bundle.manifest.targets.push_back(newer);
+  std::string text = simplePtx();
+  size_t body = text.find("ld.param");
+  auto create = [&](const std::string &code) {
+    bundle.files["code/sm_100.ptx"] = code;
+    EXPECT_FALSE(updateDigests(bundle));
+    KvcacheDevice *device = makeMachine();
+    KvcacheBundle *opened = nullptr;
+    KvcacheProgram *program = nullptr;
+    EXPECT_STATUS(openMemory(bundle, &opened), KVCACHE_OK);
+    KvcacheStatus status =
+        kvcacheProgramCreate(opened, device, nullptr, nullptr, &program);
+    std::string result = status ? std::string(kvcacheStatusName(status)) +
+                                      ": " + kvcacheLastError()
+                                : kvcacheProgramChip(program);
+    kvcacheProgramDestroy(program);
+    kvcacheBundleClose(opened);
+    kvcacheDeviceDestroy(device);
+    return result;
+  };
+  EXPECT_EQ(create(text), "sm_100");
+  // An instruction that the machine lacks is a reason to take another target,
+  EXPECT_EQ(create(text.substr(0, body) +
+                   "tcgen05.fence::before_thread_sync;\n\t" +
+                   text.substr(body)),
+            "sm_90");
+  // code that is none is not, and neither is a kernel that is missing.
+  EXPECT_EQ(create("garbage").find("KVCACHE_INVALID_BUNDLE: "), 0u)
+      << create("garbage");
+  std::string renamed = text;
+  for (size_t at; (at = renamed.find("simple_write")) != std::string::npos;)
+    renamed.replace(at, 12, "another_name");
+  EXPECT_NE(create(renamed).find(
+                "KVCACHE_INVALID_BUNDLE: kvcacheProgramCreate: manifest.json: "
+                "target sm_100, launches[0]: kernel \"simple_write\" is not in "
+                "code/sm_100.ptx"),
+            std::string::npos)
+      << create(renamed);
+}
+
 TEST_F(CAPITest, RefusesACacheWrittenUnderOtherScales) {
   open(bundle);
   KvcacheLayerInfo layers[2] = {KVCACHE_INIT(KvcacheLayerInfo),

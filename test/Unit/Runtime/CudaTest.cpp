@@ -356,6 +356,25 @@ TEST_F(CudaTest, SaysWhyNoCodeRuns) {
   kvcacheDeviceDestroy(device);
 }
 
+// kvcache-run on a card takes the newest target that the card runs.
+TEST_F(CudaTest, ATargetOfALaterChipIsPassedOver) {
+  Target newer = bundle.manifest.targets[0];
+  newer.chip = "sm_100";
+  newer.ptx.file = "code/sm_100.ptx";
+  bundle.manifest.targets.push_back(newer);
+  bundle.files["code/sm_100.ptx"] = simplePtx();
+  ASSERT_FALSE(updateDigests(bundle));
+  Expected<std::unique_ptr<Device>> device =
+      createCudaDevice(0, KVCACHE_FAKE_CUDA);
+  ASSERT_TRUE(bool(device)) << device.message();
+  Expected<const Target *> target = selectTarget(bundle, **device);
+  ASSERT_TRUE(bool(target)) << target.message();
+  EXPECT_EQ((*target)->chip, "sm_90");
+  target = selectTarget(bundle, **device, "sm_100");
+  EXPECT_EQ(target.message(),
+            "target sm_100 does not run on this card, which is sm_90");
+}
+
 /// A kernel that waits for its predecessor itself.
 std::string waitingPtx() {
   std::string text = simplePtx();

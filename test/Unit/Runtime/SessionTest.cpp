@@ -231,6 +231,27 @@ TEST_F(SessionTest, TablesThatDoNotFitEachOtherAreRefused) {
                            "rows, found 7");
 }
 
+TEST_F(SessionTest, AStepNeedsAProgramWithRoom) {
+  Program small = bundle.manifest.programs[0];
+  small.name = "main.b1";
+  small.bucket = Bucket{"main", 1, 4};
+  bundle.manifest.programs.push_back(small);
+  start();
+  const std::vector<Program> &programs = bundle.manifest.programs;
+  auto chosen = [&](const Program &of) {
+    Expected<const Program *> program = session->programForInputs(of, nullptr);
+    return program ? (*program)->name : program.message();
+  };
+  setBatch({{5}, {4}}, 1);
+  EXPECT_EQ(chosen(programs[0]), "main.b1");
+  setBatch({{5}, {5}}, 1);
+  EXPECT_EQ(chosen(programs[0]), "main");
+  setBatch({{5, 2}, {1, 1}}, 1);
+  EXPECT_EQ(chosen(programs[0]), "main");
+  EXPECT_EQ(chosen(programs[1]), "program main.b1 has room for 1 sequences and "
+                                 "4 tokens, found 2 and 2");
+}
+
 TEST_F(SessionTest, MissingActivationsAreRefused) {
   start();
   set("query_start", integers<int32_t>({2}, {0, 1}));
@@ -318,6 +339,20 @@ TEST_F(SessionTest, LaunchesThatDoNotFitTheirKernelAreRefused) {
   launches[0].block = {256, 1, 1};
   EXPECT_NE(message().find("allows 128 threads, found 256"), std::string::npos)
       << message();
+  launches[0].block = {64, 1, 1};
+  EXPECT_EQ(message(), "loaded");
+  // .reqntid says the only block there is.
+  std::string &text = bundle.files["code/sm_90.ptx"];
+  size_t at = text.find(".maxntid 128");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 12, ".reqntid 128");
+  launches[0].block = {64, 1, 1};
+  EXPECT_NE(message().find("block: kernel \"simple_write\" of code/sm_90.ptx "
+                           "requires [128, 1, 1], found [64, 1, 1]"),
+            std::string::npos)
+      << message();
+  launches[0].block = {128, 1, 1};
+  EXPECT_EQ(message(), "loaded");
   launches[0].kernel = "other";
   EXPECT_NE(message().find("kernel \"other\" is not in code/sm_90.ptx"),
             std::string::npos);
