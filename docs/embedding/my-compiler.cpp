@@ -9,7 +9,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "kvcache/InitAll.h"
-#include "kvcache/Pipelines/BundleBuilder.h"
+#include "kvcache/Pipelines/Compile.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlowOps.h"
@@ -56,18 +56,16 @@ int main(int argc, char **argv) {
   options.maxSequences = 2;
   options.maxPagesPerSequence = 2;
   options.numPages = 7;
-  PassManager front(&context);
-  kv::buildScalePipeline(front, options);
-  kv::buildProgramPipeline(front, options);
-  if (failed(front.run(*graph)))
+  // The kernels that are compiled here serve later graphs too.
+  kv::KernelCache kernels;
+  kv::BundleOptions bundleOptions;
+  bundleOptions.targets = {"sm_80", "sm_90"};
+  bundleOptions.cache = &kernels;
+  auto bundle = kv::compile(*graph, options, bundleOptions);
+  if (failed(bundle))
     return 1;
 
   // 3. The manifest, and the code of every target, in memory.
-  kv::BundleOptions bundleOptions;
-  bundleOptions.targets = {"sm_80", "sm_90"};
-  auto bundle = kv::buildBundle(*graph, options, bundleOptions);
-  if (failed(bundle))
-    return 1;
   for (const auto &layer : bundle->manifest.layers)
     llvm::outs() << layer.name << ": k scale " << layer.kScale.value.value()
                  << " from " << layer.kScale.key << "\n";
@@ -75,7 +73,8 @@ int main(int argc, char **argv) {
     llvm::outs() << "buffer " << buffer.name << ": " << buffer.bytes
                  << " bytes\n";
 
-  // 4. Or the same kernels as stock IR, inside your own module.
+  // 4. Or the same kernels as stock IR, inside your own module: the graph now
+  // holds the programs.
   PassManager back(&context);
   kv::buildSelectionPipeline(back, options);
   kv::buildCodePipeline(back, options);

@@ -26,7 +26,7 @@ inline void registerKVCacheDialect(DialectRegistry &registry) {
 }
 
 /// What turns kernels into PTX: the NVVM target and the translations to LLVM IR
-/// that `buildCodePipeline` and `buildBundle` use.
+/// that `buildCodePipeline` and `compile` use.
 inline void registerKVCacheTranslations(DialectRegistry &registry) {
   NVVM::registerNVVMTargetInterfaceExternalModels(registry);
   registerBuiltinDialectTranslation(registry);

@@ -1,11 +1,13 @@
 //===- BundleBuilder.cpp - From programs to a bundle
 //------------------------===//
 
-#include "kvcache/Pipelines/BundleBuilder.h"
-#include "Ptxas.h"
+#include "../Bundle/PtxText.h"
+#include "KernelCache.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Import/ForeignOps.h"
+#include "kvcache/Support/Files.h"
+#include "kvcache/Support/Sha256.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/GPU/IR/GPUDialect.h"
@@ -53,7 +55,9 @@ class BundleBuilder {
 public:
   BundleBuilder(ModuleOp module, const CompileOptions &options,
                 const BundleOptions &bundleOptions)
-      : module(module), options(options), bundleOptions(bundleOptions) {}
+      : module(module), options(options), bundleOptions(bundleOptions),
+        cache((bundleOptions.cache ? *bundleOptions.cache : ownCache)
+                  .implementation()) {}
 
   FailureOr<bundle::Bundle> build();
 
@@ -61,6 +65,10 @@ private:
   ModuleOp module;
   const CompileOptions &options;
   const BundleOptions &bundleOptions;
+  KernelCache ownCache;
+  KernelCache::Implementation &cache;
+  std::string library;       // path of the device library
+  std::string libraryDigest; // SHA-256 of its contents
   bundle::Bundle result;
   llvm::StringSet<> bufferNames;
 
@@ -78,7 +86,10 @@ private:
   LogicalResult mergeBuffer(ProgramOp program, StringRef name, BufferRole role,
                             MemRefType type);
   LogicalResult addHost(ProgramOp program, bundle::Program &entry);
+  LogicalResult findLibrary();
   LogicalResult addTarget(StringRef chip);
+  const std::string *compileKernel(LaunchOp launch, StringRef chip);
+  FailureOr<std::string> compileKernels(ModuleOp selected, StringRef chip);
   LogicalResult addLaunches(ModuleOp selected, bundle::Target &target);
 };
 
@@ -569,6 +580,124 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
   return success();
 }
 
+LogicalResult BundleBuilder::findLibrary() {
+  library = options.kernelLibrary.empty() ? findKernelLibrary()
+                                          : options.kernelLibrary.getValue();
+  if (library.empty())
+    return module.emitError()
+           << "the device library kvcache_kernels.bc was not found; name it "
+              "with kernel-library=FILE";
+  bundle::Expected<std::string> contents = bundle::readFile(library);
+  if (!contents)
+    return module.emitError() << "kernel-library: " << contents.message();
+  libraryDigest = bundle::sha256Hex(contents->data(), contents->size());
+  return success();
+}
+
+/// A module with nothing but a launch of the kernel.
+static OwningOpRef<ModuleOp> makeUnit(LaunchOp launch) {
+  Location loc = launch.getLoc();
+  OwningOpRef<ModuleOp> unit = ModuleOp::create(loc);
+  OpBuilder builder = OpBuilder::atBlockEnd(unit->getBody());
+  SmallVector<DictionaryAttr> attributes;
+  for (size_t i = 0; i < launch.getBuffers().size(); ++i)
+    attributes.push_back(builder.getDictionaryAttr(
+        {builder.getNamedAttr(kBufferName,
+                              builder.getStringAttr("buffer" + Twine(i))),
+         builder.getNamedAttr(kBufferRole,
+                              BufferRoleAttr::get(builder.getContext(),
+                                                  BufferRole::Workspace))}));
+  auto program =
+      ProgramOp::create(builder, loc, "unit", launch.getBuffers().getTypes(),
+                        ArrayRef<DictionaryAttr>(attributes));
+  builder.setInsertionPointToEnd(&program.getBody().front());
+  auto segment = SegmentOp::create(builder, loc, "kernel");
+  builder.setInsertionPointToEnd(&segment.getBody().emplaceBlock());
+  auto copy = cast<LaunchOp>(builder.clone(*launch));
+  copy.getBuffersMutable().assign(program.getBody().front().getArguments());
+  return unit;
+}
+
+/// PTX of a module with this launch's kernel alone: what it is does not depend
+/// on which other kernels the graph needs. Null after an error.
+const std::string *BundleBuilder::compileKernel(LaunchOp launch,
+                                                StringRef chip) {
+  // What createKernel of convert-kvcache-to-nvvm reads of a launch.
+  const DeviceFunction *function = findDeviceFunction(launch.getFunction());
+  std::string key;
+  llvm::raw_string_ostream stream(key);
+  stream << chip << ' ' << libraryDigest << ' ' << launch.getFunction() << ' '
+         << launch.getKernel() << ' ' << launch.getBuffers().size() << ' '
+         << launch.getMinCtasPerSm().value_or(0);
+  for (int64_t size : launch.getBlock())
+    stream << ' ' << size;
+  for (Attribute constant : launch.getConstants())
+    stream << ' ' << cast<TypedAttr>(constant).getType();
+  stream << ' ' << launch.getStructure();
+  // With scales for each KV head a block's head follows from the grid.
+  if (function && launch.getConstants().size() > function->constants)
+    stream << ' ' << launch.getGrid()[function->headDimension];
+  return cache.kernels.get(
+      key, cache.compiled, cache.reused, [&]() -> std::optional<std::string> {
+        CompileOptions unitOptions;
+        unitOptions.copyOptionValuesFrom(options);
+        unitOptions.target = chip.str();
+        unitOptions.kernelLibrary = library;
+        OwningOpRef<ModuleOp> unit = makeUnit(launch);
+        PassManager code(module.getContext(), ModuleOp::getOperationName());
+        buildCodePipeline(code, unitOptions);
+        // Upstream looks for libdevice, which our kernels do not call, and
+        // reports a CUDA toolkit that is not there as an error, without
+        // failing.
+        ScopedDiagnosticHandler toolkit(
+            module.getContext(), [](Diagnostic &diag) {
+              return success(StringRef(diag.str()).starts_with("CUDA path: "));
+            });
+        if (failed(code.run(*unit)))
+          return std::nullopt;
+        std::string ptx;
+        unit->walk([&](gpu::BinaryOp binary) {
+          for (Attribute object : binary.getObjects())
+            ptx += cast<gpu::ObjectAttr>(object).getObject().getValue();
+        });
+        while (!ptx.empty() && ptx.back() == '\0')
+          ptx.pop_back();
+        if (ptx.empty()) {
+          launch.emitError() << "no PTX was emitted for " << chip;
+          return std::nullopt;
+        }
+        return ptx;
+      });
+}
+
+/// One PTX text with each kernel once, in the order of their first launch.
+FailureOr<std::string> BundleBuilder::compileKernels(ModuleOp selected,
+                                                     StringRef chip) {
+  bundle::PtxModule whole;
+  llvm::StringSet<> known, globals;
+  WalkResult walk = selected.walk([&](LaunchOp launch) {
+    if (!known.insert(launch.getKernel()).second)
+      return WalkResult::advance();
+    const std::string *ptx = compileKernel(launch, chip);
+    if (!ptx)
+      return WalkResult::interrupt();
+    bundle::PtxModule part = bundle::PtxModule::parse(*ptx);
+    whole.directives = part.directives;
+    // Kernels share declarations such as that of dynamic shared memory.
+    SmallVector<StringRef> lines;
+    StringRef(part.globals).split(lines, '\n', -1, /*KeepEmpty=*/false);
+    for (StringRef line : lines)
+      if (globals.insert(line).second)
+        whole.globals += (line + "\n").str();
+    for (auto &kernel : part.kernels)
+      whole.kernels.push_back(std::move(kernel));
+    return WalkResult::advance();
+  });
+  if (walk.wasInterrupted())
+    return failure();
+  return whole.print();
+}
+
 LogicalResult BundleBuilder::addTarget(StringRef chip) {
   CompileOptions targetOptions;
   targetOptions.copyOptionValuesFrom(options);
@@ -584,39 +713,33 @@ LogicalResult BundleBuilder::addTarget(StringRef chip) {
   if (failed(addLaunches(*clone, target)))
     return failure();
 
-  PassManager code(module.getContext(), ModuleOp::getOperationName());
-  buildCodePipeline(code, targetOptions);
-  // Upstream looks for libdevice, which our kernels do not call, and reports a
-  // CUDA toolkit that is not there as an error, without failing.
-  ScopedDiagnosticHandler toolkit(module.getContext(), [](Diagnostic &diag) {
-    return success(StringRef(diag.str()).starts_with("CUDA path: "));
-  });
-  if (failed(code.run(*clone)))
+  FailureOr<std::string> ptx = compileKernels(*clone, chip);
+  if (failed(ptx))
     return failure();
-  std::string ptx;
-  clone->walk([&](gpu::BinaryOp binary) {
-    for (Attribute object : binary.getObjects())
-      ptx += cast<gpu::ObjectAttr>(object).getObject().getValue();
-  });
-  while (!ptx.empty() && ptx.back() == '\0')
-    ptx.pop_back();
-  if (ptx.empty())
-    return module.emitError() << "no PTX was emitted for " << chip;
   target.ptx.file = ("code/" + chip + ".ptx").str();
   if (!bundleOptions.ptxas.empty()) {
-    llvm::Expected<Cubin> cubin = runPtxas(bundleOptions.ptxas, chip, ptx);
+    std::string key = bundleOptions.ptxas + "\n" + chip.str() + "\n" + *ptx;
+    const Cubin *cubin = cache.cubins.get(
+        key, cache.assembled, cache.reused, [&]() -> std::optional<Cubin> {
+          llvm::Expected<Cubin> fresh =
+              runPtxas(bundleOptions.ptxas, chip, *ptx);
+          if (fresh)
+            return std::move(*fresh);
+          module.emitError() << "no cubin for " << chip << ": "
+                             << llvm::toString(fresh.takeError());
+          return std::nullopt;
+        });
     if (!cubin)
-      return module.emitError() << "no cubin for " << chip << ": "
-                                << llvm::toString(cubin.takeError());
+      return failure();
     target.cubin = bundle::FileDigest{("code/" + chip + ".cubin").str(), ""};
-    result.files[target.cubin->file] = std::move(cubin->object);
+    result.files[target.cubin->file] = cubin->object;
     for (bundle::Kernel &kernel : target.kernels) {
       auto report = cubin->reports.find(kernel.name);
       if (report != cubin->reports.end())
         kernel.report = report->second;
     }
   }
-  result.files[target.ptx.file] = std::move(ptx);
+  result.files[target.ptx.file] = std::move(*ptx);
   manifest().targets.push_back(std::move(target));
   return success();
 }
@@ -629,7 +752,7 @@ FailureOr<bundle::Bundle> BundleBuilder::build() {
   for (auto program : module.getOps<ProgramOp>())
     if (failed(addProgram(program)))
       return failure();
-  if (failed(checkLayers()))
+  if (failed(checkLayers()) || failed(findLibrary()))
     return failure();
   for (const std::string &chip : bundleOptions.targets)
     if (failed(addTarget(chip)))
@@ -646,4 +769,25 @@ FailureOr<bundle::Bundle>
 mlir::kvcache::buildBundle(ModuleOp module, const CompileOptions &options,
                            const BundleOptions &bundleOptions) {
   return BundleBuilder(module, options, bundleOptions).build();
+}
+
+FailureOr<bundle::Bundle>
+mlir::kvcache::compile(ModuleOp module, const CompileOptions &options,
+                       const BundleOptions &bundleOptions) {
+  PassManager scales(module.getContext(), ModuleOp::getOperationName());
+  buildScalePipeline(scales, options);
+  PassManager programs(module.getContext(), ModuleOp::getOperationName());
+  buildProgramPipeline(programs, options);
+  if (failed(scales.run(module)) ||
+      failed(completeCapacities(module, options)) ||
+      failed(programs.run(module)))
+    return failure();
+  return buildBundle(module, options, bundleOptions);
+}
+
+KernelCache::KernelCache() : impl(std::make_unique<Implementation>()) {}
+KernelCache::~KernelCache() = default;
+
+KernelCache::Statistics KernelCache::statistics() const {
+  return {impl->compiled, impl->assembled, impl->reused};
 }

@@ -1,7 +1,7 @@
 //===- Ptxas.cpp - Running ptxas ------------------------------------------===//
 
 #include "Ptxas.h"
-#include "kvcache/Pipelines/BundleBuilder.h"
+#include "kvcache/Pipelines/Compile.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FileUtilities.h"

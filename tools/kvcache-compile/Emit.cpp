@@ -2,7 +2,7 @@
 
 #include "Emit.h"
 #include "kvcache/Bundle/Emit.h"
-#include "kvcache/Pipelines/BundleBuilder.h"
+#include "kvcache/Pipelines/Compile.h"
 #include "kvcache/Support/Files.h"
 #include "llvm/Support/Error.h"
 

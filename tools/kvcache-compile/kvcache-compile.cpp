@@ -4,18 +4,13 @@
 #include "Emit.h"
 #include "kvcache/Bundle/Emit.h"
 #include "kvcache/InitAll.h"
-#include "kvcache/Pipelines/BundleBuilder.h"
+#include "kvcache/Pipelines/Compile.h"
 #include "kvcache/Support/Files.h"
 #include "kvcache/Support/Migration.h"
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/InitAllDialects.h"
 #include "mlir/Parser/Parser.h"
-#include "mlir/Target/LLVM/NVVM/Target.h"
-#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
-#include "mlir/Target/LLVMIR/Dialect/GPU/GPUToLLVMIRTranslation.h"
-#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
-#include "mlir/Target/LLVMIR/Dialect/NVVM/NVVMToLLVMIRTranslation.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Format.h"
@@ -429,11 +424,7 @@ int main(int argc, char **argv) {
   DialectRegistry registry;
   registerAllDialects(registry);
   mlir::kvcache::registerKVCacheDialect(registry);
-  registerBuiltinDialectTranslation(registry);
-  registerGPUDialectTranslation(registry);
-  registerLLVMDialectTranslation(registry);
-  registerNVVMDialectTranslation(registry);
-  NVVM::registerNVVMTargetInterfaceExternalModels(registry);
+  mlir::kvcache::registerKVCacheTranslations(registry);
   MLIRContext context(registry, MLIRContext::Threading::DISABLED);
   // Graphs hold foreign ops that nobody here registers.
   context.allowUnregisteredDialects();
@@ -464,18 +455,10 @@ int main(int argc, char **argv) {
       parseSourceFile<ModuleOp>(sourceManager, &context);
   if (!module)
     return 1;
-  PassManager scalePasses(&context, ModuleOp::getOperationName());
-  mlir::kvcache::buildScalePipeline(scalePasses, options);
-  PassManager programPasses(&context, ModuleOp::getOperationName());
-  mlir::kvcache::buildProgramPipeline(programPasses, options);
-  if (failed(scalePasses.run(*module)) ||
-      failed(mlir::kvcache::completeCapacities(*module, options)) ||
-      failed(programPasses.run(*module)))
-    return errors ? 1 : fail("the graph could not be compiled");
   FailureOr<::kvcache::Bundle> bundle =
-      mlir::kvcache::buildBundle(*module, options, bundleOptions);
+      mlir::kvcache::compile(*module, options, bundleOptions);
   if (failed(bundle))
-    return errors ? 1 : fail("no bundle could be built");
+    return errors ? 1 : fail("the graph could not be compiled");
   if (warningsAreErrors && warnings)
     return fail(llvm::Twine(warnings) +
                 (warnings == 1 ? " warning" : " warnings") +
