@@ -170,8 +170,12 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
   for (int p = 0; p < panels(shape); ++p) {
     Panel &panel = s.panel[p];
     const u32 width = panelWidth(shape, p);
+    // Lanes that a narrow panel of a short tile has no rows for take the pages
+    // of those that have.
+    const u32 lanes = shape.tile * width;
+    const u32 row = firstRow(shape, p, lanes < 32 ? lane % lanes : lane);
     u32 chunk = lane % width + panelStart(shape, p);
-    int token = warp * shape.tile + firstRow(shape, p, lane);
+    int token = warp * shape.tile + row;
     // Splits begin at a page, but for those of a window.
     int at = shape.hasWindow ? begin + token : token;
     int inPage = at % virtualPage(shape);
@@ -191,9 +195,8 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
     panel.part = at % shape.pageSize / virtualPage(shape);
     panel.low = firstKey / shape.pageSize - first;
     panel.high = (end - 1) / shape.pageSize - first;
-    panel.shared = firstRow(shape, p, lane) *
-                       rowPitch(shape.headDim, cacheBytes(shape.cacheType)) +
-                   chunk * 16;
+    panel.shared =
+        row * rowPitch(shape.headDim, cacheBytes(shape.cacheType)) + chunk * 16;
   }
   return s;
 }
