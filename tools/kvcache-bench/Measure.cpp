@@ -28,8 +28,9 @@ void assume(const std::string &chip, Card &card) {
     }
 }
 
-std::string describeShape(const Layer &layer, int64_t sequences) {
-  return "B" + std::to_string(sequences) + " " +
+std::string describeShape(const Layer &layer, int64_t sequences, int64_t rows) {
+  return "B" + std::to_string(sequences) +
+         (rows > 1 ? "x" + std::to_string(rows) : "") + " " +
          std::to_string(layer.queryHeads) + "/" +
          std::to_string(layer.kvHeads) + " D" + std::to_string(layer.headDim) +
          " page " + std::to_string(layer.pageSize) + " " +
@@ -87,6 +88,7 @@ Error count(Runs &runs, const Card &card, Point &point) {
   if (point.slotsPerByte > 0)
     point.issueCeiling =
         4 * double(card.multiprocessors) * card.clock / point.slotsPerByte;
+  point.flopCeiling = point.flops / double(bytes) * point.issueCeiling;
   return Error::success();
 }
 
@@ -105,6 +107,7 @@ Error time(const Options &options, Runs &runs, Point &point) {
   point.low = times[times.size() / 20];
   point.high = times[times.size() - 1 - times.size() / 20];
   point.bandwidth = point.median > 0 ? double(point.kvBytes) / point.median : 0;
+  point.flopRate = point.median > 0 ? point.flops / point.median : 0;
   return Error::success();
 }
 
@@ -169,13 +172,23 @@ Error measureBundle(const Options &options, const std::string &path, Card &card,
     point.bundle = path;
     point.layer = layer.id;
     point.kernel = launch->kernel;
-    point.shape = describeShape(layer, sequences);
+    // As many new tokens as the capacities have room for: one in a bundle for
+    // decode, the prompt in one for prefill.
+    point.rows =
+        std::min(length, std::max<int64_t>(1, sizes.maxTokens / sequences));
+    point.shape = describeShape(layer, sequences, point.rows);
     point.length = length;
     point.sequences = sequences;
     point.kvBytes = uint64_t(length * sequences) * rowBytes;
+    // Row i of n sees length - n + i + 1 keys.
+    double keys = double(point.rows) * double(length) -
+                  double(point.rows) * double(point.rows - 1) / 2;
+    point.flops = 4.0 * double(layer.headDim * layer.queryHeads) *
+                  double(sequences) * keys;
     runs.graphs.clear();
     for (auto &session : runs.sessions) {
-      if (Error error = run::setStep(*session, {length}, 1))
+      if (Error error =
+              run::setStep(*session, {length}, 1, {point.rows, false}))
         return error;
       Expected<std::unique_ptr<DeviceGraph>> graph = session->freeze({launch});
       if (!graph)

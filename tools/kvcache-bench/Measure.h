@@ -12,11 +12,14 @@ namespace kvcache::bench {
 struct Point {
   std::string bundle, layer, kernel, shape;
   int64_t length = 0, sequences = 0;
+  int64_t rows = 1;     // query rows of each sequence
   uint64_t kvBytes = 0; // of K and V that one launch has to read
+  double flops = 0;     // of Q K^T and P V, for the keys that each row sees
 
   // Measured.
   double median = 0, low = 0, high = 0; // seconds
   double bandwidth = 0;                 // kvBytes / median
+  double flopRate = 0;                  // flops / median
 
   // Counted.
   uint64_t instructions = 0; // of warps
@@ -26,6 +29,7 @@ struct Point {
   /// Bytes a second at which the issue ports of all SMs are full: 4 warp
   /// instructions a clock and SM.
   double issueCeiling = 0;
+  double flopCeiling = 0; // flops a second at that rate
 };
 
 struct Card {

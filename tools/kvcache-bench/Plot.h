@@ -8,7 +8,8 @@
 namespace kvcache::bench {
 
 /// One line a shape: measured bandwidth with the copy roofline, or the ceiling
-/// that the counts allow. Deterministic text.
+/// that the counts allow; prefill only when there is nothing else.
+/// Deterministic text.
 std::string plot(const Card &card, const std::vector<Point> &points);
 
 } // namespace kvcache::bench

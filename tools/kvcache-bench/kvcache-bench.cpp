@@ -51,10 +51,11 @@ void printTable(const Card &card, const std::vector<Point> &points) {
   std::vector<std::vector<std::string>> rows;
   if (card.measured)
     rows.push_back({"shape", "length", "KV MB", "median us", "5 %", "95 %",
-                    "GB/s", "of copy"});
+                    "GB/s", "of copy", "TFLOP/s"});
   else
     rows.push_back({"shape", "length", "KV MB", "warp instr", "slots/KV byte",
-                    "sectors/ideal", "bank conflicts", "ceiling GB/s"});
+                    "sectors/ideal", "bank conflicts", "ceiling GB/s",
+                    "ceiling TFLOP/s"});
   for (const Point &point : points) {
     std::vector<std::string> row = {
         point.shape, std::to_string(point.length),
@@ -64,14 +65,16 @@ void printTable(const Card &card, const std::vector<Point> &points) {
            {number(point.median * 1e6, "%.1f"), number(point.low * 1e6, "%.1f"),
             number(point.high * 1e6, "%.1f"),
             number(point.bandwidth * 1e-9, "%.0f"),
-            number(100 * point.bandwidth / card.copyBandwidth, "%.1f") + " %"})
+            number(100 * point.bandwidth / card.copyBandwidth, "%.1f") + " %",
+            number(point.flopRate * 1e-12, "%.2f")})
         row.push_back(std::move(cell));
     else
       for (std::string cell : {std::to_string(point.instructions),
                                number(point.slotsPerByte, "%.4f"),
                                number(point.sectorRatio, "%.3f"),
                                std::to_string(point.bankConflicts),
-                               number(point.issueCeiling * 1e-9, "%.0f")})
+                               number(point.issueCeiling * 1e-9, "%.0f"),
+                               number(point.flopCeiling * 1e-12, "%.1f")})
         row.push_back(std::move(cell));
     rows.push_back(std::move(row));
   }
@@ -96,19 +99,23 @@ std::string toJson(const Card &card, const std::vector<Point> &points) {
     entry.set("shape", point.shape);
     entry.set("length", point.length);
     entry.set("sequences", point.sequences);
+    entry.set("rows", point.rows);
     entry.set("kv_bytes", point.kvBytes);
+    entry.set("flops", point.flops);
     if (card.measured) {
       entry.set("seconds_median", point.median);
       entry.set("seconds_5_percent", point.low);
       entry.set("seconds_95_percent", point.high);
       entry.set("bandwidth", point.bandwidth);
       entry.set("share_of_copy", point.bandwidth / card.copyBandwidth);
+      entry.set("flop_rate", point.flopRate);
     } else {
       entry.set("warp_instructions", point.instructions);
       entry.set("slots_per_kv_byte", point.slotsPerByte);
       entry.set("sectors_over_ideal", point.sectorRatio);
       entry.set("bank_conflicts", point.bankConflicts);
       entry.set("issue_ceiling", point.issueCeiling);
+      entry.set("flop_ceiling", point.flopCeiling);
     }
     list.push(std::move(entry));
   }
@@ -143,7 +150,8 @@ int main(int argc, char **argv) {
   std::string device = "sim", json, svg;
   app.add_option("bundles", options.bundles, "Bundle directories")->required();
   app.add_option("--lengths", options.lengths,
-                 "Context lengths; default: powers of 4 from 1024")
+                 "Context lengths; default: powers of 4 from 1024. Each\n"
+                 "sequence has as many new tokens as max-tokens gives it")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::PositiveNumber);
