@@ -190,16 +190,18 @@ Argument Argument::ofF32(float value, std::string from) {
   argument.from = std::move(from);
   return argument;
 }
-Argument Argument::ofI32(int32_t value) {
+Argument Argument::ofI32(int32_t value, std::string from) {
   Argument argument;
   argument.kind = Kind::I32;
   argument.integer = value;
+  argument.from = std::move(from);
   return argument;
 }
-Argument Argument::ofI64(int64_t value) {
+Argument Argument::ofI64(int64_t value, std::string from) {
   Argument argument;
   argument.kind = Kind::I64;
   argument.integer = value;
+  argument.from = std::move(from);
   return argument;
 }
 Argument Argument::null() { return Argument(); }
@@ -289,6 +291,22 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
   else
     return std::nullopt;
   return std::array<int64_t, 3>{grid.x, grid.y, grid.z};
+}
+
+std::optional<int64_t> capacityConstant(std::string_view formula,
+                                        const Capacities &sizes,
+                                        int64_t pageSize) {
+  if (formula == "max_tokens")
+    return sizes.maxTokens;
+  if (formula == "max_sequences")
+    return sizes.maxSequences;
+  if (formula == "max_pages_per_sequence")
+    return sizes.maxPagesPerSequence;
+  if (formula == "num_pages")
+    return sizes.numPages;
+  if (formula == "num_pages * page_size")
+    return sizes.numPages * pageSize;
+  return std::nullopt;
 }
 
 std::string scaleText(const ManifestScale &scale) {

@@ -475,10 +475,12 @@ Argument readArgument(const Value &value) {
     argument.kind = Argument::Kind::I32;
     object.read("value", argument.integer, std::numeric_limits<int32_t>::min(),
                 maxI32);
+    object.readOptional("from", argument.from);
   } else if (kind == "i64") {
     argument.kind = Argument::Kind::I64;
     object.read("value", argument.integer, std::numeric_limits<int64_t>::min(),
                 maxI64);
+    object.readOptional("from", argument.from);
   } else if (kind != "null") {
     value.report("kind: expected buffer, f32, i32, i64 or null, found \"" +
                  kind + "\"");

@@ -571,8 +571,17 @@ private:
     grid(path + ".grid", *kernel->second, *program, *layer, launch);
     inRange(path + ".shared_bytes", launch.sharedBytes, 0,
             maxSharedBytes(target.chip));
-    for (size_t i = 0; i < launch.arguments.size() && !failure; ++i)
-      argument(index(path + ".arguments", i), launch.arguments[i]);
+    Capacities sizes = manifest.capacitiesOf(*program);
+    for (size_t i = 0; i < launch.arguments.size() && !failure; ++i) {
+      const Argument &entry = launch.arguments[i];
+      argument(index(path + ".arguments", i), entry);
+      std::optional<int64_t> expected =
+          capacityConstant(entry.from, sizes, layer->pageSize);
+      if (expected && *expected != entry.integer)
+        fail(index(path + ".arguments", i) + ".value",
+             "expected " + std::to_string(*expected) + " (" + entry.from +
+                 "), found " + std::to_string(entry.integer));
+    }
     if (failure)
       return;
     const LayerBuffers &names = layer->buffers;

@@ -242,10 +242,14 @@ JsonValue argumentJson(const Argument &argument) {
   case Argument::Kind::I32:
     object.set("kind", "i32");
     object.set("value", argument.integer);
+    if (!argument.from.empty())
+      object.set("from", argument.from);
     break;
   case Argument::Kind::I64:
     object.set("kind", "i64");
     object.set("value", argument.integer);
+    if (!argument.from.empty())
+      object.set("from", argument.from);
     break;
   case Argument::Kind::Null:
     object.set("kind", "null");

@@ -559,11 +559,11 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
             launch.arguments.push_back(bundle::Argument::ofF32(
                 number.getValue().convertToFloat(), origin.str()));
           else if (cast<IntegerAttr>(constant).getType().isInteger(32))
-            launch.arguments.push_back(
-                bundle::Argument::ofI32(cast<IntegerAttr>(constant).getInt()));
+            launch.arguments.push_back(bundle::Argument::ofI32(
+                cast<IntegerAttr>(constant).getInt(), origin.str()));
           else
-            launch.arguments.push_back(
-                bundle::Argument::ofI64(cast<IntegerAttr>(constant).getInt()));
+            launch.arguments.push_back(bundle::Argument::ofI64(
+                cast<IntegerAttr>(constant).getInt(), origin.str()));
         }
         if (kernels.insert(launch.kernel).second) {
           bundle::Kernel kernel;

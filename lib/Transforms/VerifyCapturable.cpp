@@ -11,7 +11,6 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
-#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/InterleavedRange.h"
 
@@ -113,21 +112,15 @@ struct VerifyCapturable
       cause = llvm::formatv("its grid is [{0}], but the capacities give [{1}]",
                             llvm::interleaved(op.getGrid()),
                             llvm::interleaved(*grid));
-    int64_t slots = sizes.numPages * static_cast<int64_t>(group.getPageSize());
     for (auto [constant, origin] :
          llvm::zip(op.getConstants(),
                    op.getOrigins().getAsValueRange<StringAttr>())) {
       auto number = dyn_cast<IntegerAttr>(constant);
       if (!number || !cause.empty())
         continue;
-      std::optional<int64_t> expected =
-          llvm::StringSwitch<std::optional<int64_t>>(origin)
-              .Case("max_tokens", sizes.maxTokens)
-              .Case("max_sequences", sizes.maxSequences)
-              .Case("max_pages_per_sequence", sizes.maxPagesPerSequence)
-              .Case("num_pages", sizes.numPages)
-              .Case("num_pages * page_size", slots)
-              .Default(std::nullopt);
+      std::optional<int64_t> expected = ::kvcache::capacityConstant(
+          std::string_view(origin), sizes,
+          static_cast<int64_t>(group.getPageSize()));
       if (expected && *expected != number.getInt())
         cause = llvm::formatv("its {0} is {1}, but the capacity is {2}", origin,
                               number.getInt(), *expected);

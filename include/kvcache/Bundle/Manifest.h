@@ -242,12 +242,14 @@ struct Argument {
   std::string buffer; // Buffer: its name; the kernel gets its address
   ScalarF32 f32;      // F32
   int64_t integer = 0;
-  std::string from; // F32: the formula it was folded from; may be empty
+  /// F32, I32, I64: the formula it was folded from, such as
+  /// "softmax_scale * k_scale * log2(e)" or "max_tokens"; may be empty.
+  std::string from;
 
   static Argument ofBuffer(std::string name);
   static Argument ofF32(float value, std::string from);
-  static Argument ofI32(int32_t value);
-  static Argument ofI64(int64_t value);
+  static Argument ofI32(int32_t value, std::string from = "");
+  static Argument ofI64(int64_t value, std::string from = "");
   static Argument null();
 };
 
@@ -300,6 +302,12 @@ struct Manifest {
 /// 2^29 tokens and sequences; nothing for a kernel that others made.
 std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
                                                    const Capacities &sizes);
+
+/// What the capacity or product of capacities that `formula` names is, or
+/// nothing when it names none: "max_tokens", "num_pages * page_size", ...
+std::optional<int64_t> capacityConstant(std::string_view formula,
+                                        const Capacities &sizes,
+                                        int64_t pageSize);
 
 /// The scales for people: "0.0123", or "0.0123, 0.0246" for each head.
 std::string scaleText(const ManifestScale &scale);

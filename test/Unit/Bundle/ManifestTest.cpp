@@ -61,6 +61,7 @@ TEST(ManifestTest, KeepsBitsAndProvenance) {
   ASSERT_NE(target, nullptr);
   EXPECT_EQ(target->launches[1].arguments[10].from,
             "softmax_scale * k_scale * log2(e)");
+  EXPECT_EQ(target->launches[0].arguments[7].from, "max_tokens");
   EXPECT_EQ(target->kernels[1].report->registers, 40);
   EXPECT_EQ(std::get<int64_t>(manifest->options.at("page-size")), 16);
 }
@@ -253,25 +254,10 @@ void useLibraryKernels(Manifest &m) {
                       : std::array<int64_t, 3>{2, 4, 3};
 }
 
-/// A program for one sequence beside main.
-void addBucket(Manifest &m) {
-  Program bucket = m.programs[0];
-  bucket.name = "main.b1";
-  bucket.bucket = Bucket{"main", 1, 4};
-  m.programs.push_back(bucket);
-  for (size_t i = 0, n = m.targets[0].launches.size(); i < n; ++i) {
-    Launch launch = m.targets[0].launches[i];
-    launch.program = bucket.name;
-    if (launch.op == LaunchOp::PagedAttention)
-      launch.grid[1] = 3;
-    m.targets[0].launches.push_back(launch);
-  }
-}
-
 TEST(ManifestTest, GridsAreThoseOfTheCapacities) {
   Manifest manifest = sample();
+  test::addBucket(manifest);
   useLibraryKernels(manifest);
-  addBucket(manifest);
   const OptionMap &attention = manifest.targets[0].kernels[1].structure;
   // Blocks of 4 rows: 8 tokens of 2 sequences, 4 of one, for each of 2 KV
   // heads.
@@ -280,6 +266,7 @@ TEST(ManifestTest, GridsAreThoseOfTheCapacities) {
   EXPECT_EQ(
       *capacityGrid(attention, manifest.capacitiesOf(manifest.programs[1])),
       (std::array<int64_t, 3>{2, 2, 3}));
+  // The bucket still has the grid of the whole program.
   EXPECT_TRUE(bool(validateManifest(manifest)));
   for (Launch &launch : manifest.targets[0].launches)
     if (launch.program == "main.b1" && launch.op == LaunchOp::PagedAttention)
@@ -292,7 +279,7 @@ TEST(ManifestTest, GridsAreThoseOfTheCapacities) {
 
 TEST(ManifestTest, TheSmallestBucketWithRoomIsChosen) {
   Manifest manifest = sample();
-  addBucket(manifest);
+  test::addBucket(manifest);
   Expected<Manifest> back = parseManifest(writeManifest(manifest));
   ASSERT_TRUE(bool(back)) << back.message();
   const Program &whole = **back->chooseProgram("");
@@ -341,6 +328,18 @@ const HostileCase hostileCases[] = {
        m.targets[0].launches[0].grid[0] = 9;
      },
      "targets[0].launches[0].grid: expected [1, 1, 1]"},
+    {"a constant for the tokens of one step",
+     [](Manifest &m) {
+       m.targets[0].launches[0].arguments[7] = Argument::ofI32(5, "max_tokens");
+     },
+     "targets[0].launches[0].arguments[7].value: expected 8 (max_tokens), "
+     "found 5"},
+    {"a constant for other slots",
+     [](Manifest &m) {
+       m.targets[0].launches[0].arguments[8] =
+           Argument::ofI64(7 * 32, "num_pages * page_size");
+     },
+     "expected 112 (num_pages * page_size), found 224"},
     {"kernel of another layer",
      [](Manifest &m) {
        useLibraryKernels(m);
@@ -356,32 +355,32 @@ const HostileCase hostileCases[] = {
      "structure.num_splits: expected an integer from 1 to 65536"},
     {"bucket of nothing",
      [](Manifest &m) {
-       addBucket(m);
+       test::addBucket(m);
        m.programs[1].bucket->of = "decode";
      },
      "programs[1].bucket.of: expected a program that is no bucket, found "
      "\"decode\""},
     {"bucket of a bucket",
      [](Manifest &m) {
-       addBucket(m);
+       test::addBucket(m);
        m.programs[1].bucket->of = "main.b1";
      },
      "programs[1].bucket.of: expected a program that is no bucket"},
     {"bucket larger than its program",
      [](Manifest &m) {
-       addBucket(m);
+       test::addBucket(m);
        m.programs[1].bucket->sequences = 3;
      },
      "programs[1].bucket.sequences: expected an integer from 1 to 2, found 3"},
     {"bucket with more tokens",
      [](Manifest &m) {
-       addBucket(m);
+       test::addBucket(m);
        m.programs[1].bucket->tokens = 9;
      },
      "programs[1].bucket.tokens: expected an integer from 1 to 8, found 9"},
     {"bucket with other segments",
      [](Manifest &m) {
-       addBucket(m);
+       test::addBucket(m);
        m.programs[1].segments.pop_back();
      },
      "programs[1].bucket.of: expected the segments of \"main\", found others"},

@@ -103,7 +103,7 @@ Launch makeWrite(const Layer &layer) {
                       Argument::ofBuffer(names.slotMapping),
                       Argument::ofF32(layer.kScale.value.value(), "k_scale"),
                       Argument::ofF32(layer.vScale.value.value(), "v_scale"),
-                      Argument::ofI32(int32_t(tokens)),
+                      Argument::ofI32(int32_t(tokens), "max_tokens"),
                       Argument::ofI64(pages * pageSize)};
   return launch;
 }
@@ -138,6 +138,23 @@ Launch makeAttention(const Layer &layer) {
 }
 
 } // namespace
+
+void addBucket(Manifest &manifest) {
+  Program bucket = manifest.programs[0];
+  bucket.name = "main.b1";
+  bucket.bucket = Bucket{"main", 1, 4};
+  manifest.programs.push_back(bucket);
+  std::vector<Launch> &launches = manifest.targets[0].launches;
+  for (size_t i = 0, n = launches.size(); i < n; ++i) {
+    Launch launch = launches[i];
+    launch.program = bucket.name;
+    launch.grid[launch.op == LaunchOp::Write ? 0 : 1] = 4;
+    for (Argument &argument : launch.arguments)
+      if (argument.from == "max_tokens")
+        argument.integer = 4;
+    launches.push_back(launch);
+  }
+}
 
 float kScale(int layer) { return float(0.0123 * (1 + layer)); }
 float vScale(int layer) { return float(0.0345 * (1 + layer)); }

@@ -21,6 +21,9 @@ float vScale(int layer);
 /// text of simple.ptx, or any text for tests that run nothing.
 Bundle makeBundle(const std::string &ptx, bool packed = false);
 
+/// Adds main.b1, a program for one sequence of up to 4 tokens beside main.
+void addBucket(Manifest &manifest);
+
 } // namespace kvcache::test
 
 #endif // KVCACHE_TEST_UNIT_BUNDLE_TESTBUNDLE_H

@@ -127,17 +127,7 @@ TEST_F(CAPITest, ShowsTheScaleOfEachHead) {
 }
 
 TEST_F(CAPITest, ABatchRunsInTheNextBucket) {
-  Program small = bundle.manifest.programs[0];
-  small.name = "main.b1";
-  small.bucket = Bucket{"main", 1, 4};
-  bundle.manifest.programs.push_back(small);
-  std::vector<Launch> &launches = bundle.manifest.targets[0].launches;
-  for (size_t i = 0, n = launches.size(); i < n; ++i) {
-    Launch launch = launches[i];
-    launch.program = small.name;
-    launch.grid[launch.op == LaunchOp::Write ? 0 : 1] = 4;
-    launches.push_back(launch);
-  }
+  addBucket(bundle.manifest);
   open(bundle);
   EXPECT_EQ(kvcacheBundleProgramForBatch(rig.opened, nullptr, 1, 4), 1);
   EXPECT_EQ(kvcacheBundleProgramForBatch(rig.opened, "main", 1, 5), 0);
