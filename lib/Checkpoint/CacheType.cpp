@@ -601,12 +601,15 @@ private:
       report(Severity::Remark, "", "kv_cache_dtype",
              "option kv-cache-dtype=" + options.word +
                  " overrules another kv_cache_dtype attribute of " +
-                 std::to_string(graphOverruled) + " layers of the graph");
+                 std::to_string(graphOverruled) +
+                 (graphOverruled == 1 ? " layer" : " layers") +
+                 " of the graph");
     if (declarationOverruled != 0)
       report(Severity::Remark, "", quant.kvKey,
              std::to_string(declarationOverruled) +
-                 " layers do not have the e4m3 cache that " + quant.kvFile +
-                 ": " + quant.kvKey + " declares",
+                 (declarationOverruled == 1 ? " layer does" : " layers do") +
+                 " not have the e4m3 cache that " + quant.kvFile + ": " +
+                 quant.kvKey + " declares",
              quant.kvFile);
   }
 

@@ -517,7 +517,7 @@ LogicalResult PagedAttentionOp::verify() {
   if (type.isLatent()) // (C6)
     return emitOpError() << "reads keys and values, but " << type
                          << " is latent; use 'kvcache.mla_attention'";
-  if (ShapedType::isDynamic(query.getDimSize(1)) ||
+  if (query.getDimSize(1) <= 0 ||               // dynamic is negative
       query.getDimSize(2) != type.getHeadDim()) // (C1)
     return emitOpError() << "queries must be [tokens, query heads, "
                          << type.getHeadDim() << "] for " << type
@@ -575,7 +575,7 @@ LogicalResult MLAAttentionOp::verify() {
     return emitOpError() << "reads latent rows, but " << type
                          << " holds keys and values; use "
                             "'kvcache.paged_attention'";
-  if (ShapedType::isDynamic(query.getDimSize(1)) ||
+  if (query.getDimSize(1) <= 0 ||               // dynamic is negative
       query.getDimSize(2) != type.getHeadDim()) // (C2)
     return emitOpError() << "queries must be [tokens, query heads, "
                          << type.getHeadDim() << "] for " << type

@@ -356,8 +356,15 @@ ForeignCall::readOperands(const ForeignOpSpec &spec,
     if (operandNames.size() != op->getNumOperands())
       return emitError() << "has " << op->getNumOperands() << " operands but "
                          << operandNames.size() << " 'operand_names'";
-    for (Attribute attr : operandNames)
-      names.push_back(dyn_cast<StringAttr>(attr));
+    for (Attribute attr : operandNames) {
+      auto name = dyn_cast<StringAttr>(attr);
+      if (!name)
+        return emitError() << "has a name among its 'operand_names' that is no "
+                              "string: "
+                           << attr
+                           << "; expected names from: " << spec.listOperands();
+      names.push_back(name);
+    }
   } else if (form == Form::TorchOperator || spec.positional) {
     if (op->getNumOperands() > spec.operands.size())
       return emitError() << "has " << op->getNumOperands()
@@ -374,8 +381,7 @@ ForeignCall::readOperands(const ForeignOpSpec &spec,
   }
   llvm::StringSet<> seen;
   for (auto [name, operand] : llvm::zip(names, op->getOpOperands())) {
-    const ForeignOperand *known =
-        name ? spec.findOperand(name.getValue()) : nullptr;
+    const ForeignOperand *known = spec.findOperand(name.getValue());
     if (!known)
       return emitError() << "has an unknown operand " << Attribute(name)
                          << "; expected names from: " << spec.listOperands();

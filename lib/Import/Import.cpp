@@ -216,11 +216,9 @@ LogicalResult ImportPass::checkOptions() {
 
 static const char *const kOpaqueName =
     "caches are found by layer name, and this op's is lost: PyTorch from 2.11 "
-    "on may pass an "
-    "opaque "
-    "LayerName object, which does not survive export; export the model again "
-    "with "
-    "VLLM_USE_LAYERNAME=0, so that layer_name is a string";
+    "on may pass an opaque LayerName object, which does not survive export; "
+    "export the model again with VLLM_USE_LAYERNAME=0, so that layer_name is a "
+    "string";
 
 LogicalResult ImportPass::findLayerName(ImportedCall &imported) {
   StringRef attrName =
@@ -879,7 +877,7 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
                           "'_C.static_scaled_fp8_quant' on tensors makes them "
                           "in f8E4M3FN; or export the model without quantizing "
                           "the query, so that it is f16 or bf16";
-  if (!query || query.isDynamicDim(1) || query.isDynamicDim(2) ||
+  if (!query || query.getDimSize(1) <= 0 || query.isDynamicDim(2) ||
       (!isRowElement(query.getElementType()) && !imported.quantization))
     return emitError() << "query must be [tokens, query heads, head dim] of "
                           "f16, bf16 or f32 with "
@@ -911,7 +909,7 @@ LogicalResult ImportPass::checkLatentAttention(ImportedCall &imported,
   Type outputType = getBuiltinTensorType(imported.getOutput().getType());
   auto output = dyn_cast<RankedTensorType>(outputType);
   int64_t rope = layer.type.getRopeDim();
-  if (!query || query.getRank() != 3 || query.isDynamicDim(1) ||
+  if (!query || query.getRank() != 3 || query.getDimSize(1) <= 0 ||
       query.isDynamicDim(2) || query.getDimSize(2) <= rope ||
       !isRowElement(query.getElementType()))
     return emitError() << "query must be a tensor [tokens, query heads, nope + "

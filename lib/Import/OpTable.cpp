@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "kvcache/Import/ForeignOps.h"
+#include "kvcache/Support/Json.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -277,6 +278,17 @@ void Reader::checkOp(const ForeignOpSpec &spec, const std::string &where) {
       fail(where + ".operands",
            "two operands have the role \"" + word.text + "\"");
   }
+  for (const Word<ForeignAttributeRole> &word : ArrayRef(kAttributeRoles)) {
+    unsigned count =
+        llvm::count_if(spec.attributes, [&](const ForeignAttribute &attribute) {
+          return attribute.role == word.value;
+        });
+    bool repeatable = word.value == ForeignAttributeRole::Refused ||
+                      word.value == ForeignAttributeRole::Ignored;
+    if (count > 1 && !repeatable)
+      fail(where + ".attributes",
+           "two attributes have the role \"" + word.text + "\"");
+  }
   auto has = [&](ForeignAttributeRole role) {
     return !spec.getAttributeName(role).empty();
   };
@@ -291,6 +303,9 @@ llvm::Error Reader::read(ForeignOpTable &table) {
   auto file = llvm::MemoryBuffer::getFile(path);
   if (!file)
     return llvm::createStringError(path + ": " + file.getError().message());
+  if (::kvcache::isJsonTooDeep((*file)->getBuffer()))
+    return llvm::createStringError(path + ": nested deeper than " +
+                                   Twine(::kvcache::maxJsonDepth) + " levels");
   llvm::Expected<json::Value> document = json::parse((*file)->getBuffer());
   if (!document)
     // "[line:column, byte=n]: what"
@@ -299,8 +314,12 @@ llvm::Error Reader::read(ForeignOpTable &table) {
   std::vector<ForeignOpSpec> specs;
   if (const json::Object *root =
           getObject(*document, "the file", {"version", "ops"})) {
-    if (root->getInteger("version") != 1)
-      fail("version", "expected 1");
+    if (root->getInteger("version") != 1) {
+      const json::Value *version = root->get("version");
+      fail("version", "expected 1, but found " +
+                          (version ? llvm::formatv("{0}", *version).str()
+                                   : std::string("none")));
+    }
     llvm::StringSet<> names;
     forEach(*root, "ops", "", /*required=*/true,
             [&](const json::Value &element, const std::string &at) {

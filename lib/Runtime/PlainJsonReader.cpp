@@ -18,9 +18,6 @@ using namespace kvcache;
 
 namespace {
 
-/// simdjson's limit.
-constexpr unsigned maxDepth = 1024;
-
 class Reader {
 public:
   Reader(std::string_view text, const JsonParseOptions &options)
@@ -64,9 +61,9 @@ private:
   }
 
   Error element(JsonValue &value, unsigned depth) {
-    if (depth > maxDepth)
+    if (depth > maxJsonDepth)
       return makeError("not valid JSON: nested deeper than " +
-                       std::to_string(maxDepth) + " levels");
+                       std::to_string(maxJsonDepth) + " levels");
     switch (peek()) {
     case '{':
       return object(value, depth);

@@ -81,6 +81,27 @@ static void appendQuoted(std::string &out, std::string_view text) {
   out += '"';
 }
 
+bool kvcache::isJsonTooDeep(std::string_view text) {
+  unsigned depth = 0;
+  bool inString = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (inString) {
+      if (c == '\\')
+        ++i;
+      inString = c != '"';
+    } else if (c == '"') {
+      inString = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > maxJsonDepth)
+        return true;
+    } else if ((c == ']' || c == '}') && depth != 0) {
+      --depth;
+    }
+  }
+  return false;
+}
+
 std::string kvcache::quoteJson(std::string_view text) {
   std::string quoted;
   appendQuoted(quoted, text);

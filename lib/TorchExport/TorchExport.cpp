@@ -7,6 +7,7 @@
 #include "kvcache/TorchExport/TorchExport.h"
 #include "Archive.h"
 #include "kvcache/IR/KVCache.h"
+#include "kvcache/Support/Json.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/Tools/mlir-translate/Translation.h"
@@ -220,7 +221,9 @@ Value GraphReader::getSymInt(const json::Object &value, const Twine &where) {
 
 Value GraphReader::getArgument(const json::Object &argument,
                                const std::string &where) {
-  auto [kind, value] = getCase(argument, where);
+  StringRef kind;
+  const json::Value *value;
+  std::tie(kind, value) = getCase(argument, where);
   auto unknown = [&]() -> Value {
     fail(where, "'" + kind + "' is not supported");
     return constant("none", {}, "none");
@@ -241,7 +244,7 @@ Value GraphReader::getArgument(const json::Object &argument,
       // JSON has no infinities: they come as words.
       if (std::optional<double> plain = element.getAsNumber())
         return constant("float", builder.getF64FloatAttr(*plain), "float");
-      if (text && !text->lower().empty() && !text->getAsDouble(number))
+      if (text && !text->empty() && !text->getAsDouble(number))
         return constant("float", builder.getF64FloatAttr(number), "float");
     }
     fail(where, "expected a value of the kind '" + kind + "'");
@@ -460,6 +463,11 @@ bool GraphReader::coversBase(const Arguments &arguments, StringRef mutated,
          viewUnknown.size() < 2 && !llvm::is_contained(viewUnknown, "");
 }
 
+/// "vtensor<[?,64],bf16>" of a value of this type in torch's dialect.
+static StringRef getTypeText(Value value) {
+  return cast<OpaqueType>(value.getType()).getTypeData();
+}
+
 /// auto_functionalized_v2: mutated operands are views of bases, and the new
 /// values of the bases come back behind what the op returns.
 void GraphReader::emitFunctionalized(StringRef target,
@@ -484,6 +492,9 @@ void GraphReader::emitFunctionalized(StringRef target,
     const json::Object &object = asObject(base, all->where);
     baseNames.push_back(getString(object, "name", all->where));
     newBases.push_back(lookup(object, "name", all->where));
+    if (!getTypeText(newBases.back()).starts_with("vtensor<["))
+      return fail(all->where,
+                  "expected tensors, but '" + baseNames.back() + "' is none");
   }
 
   /// How a mutated operand lies in its base.
@@ -540,6 +551,10 @@ void GraphReader::emitFunctionalized(StringRef target,
 
   // The views that the op gets.
   SmallVector<Value> views;
+  auto typeOfView = [&](Value base, StringRef shape) {
+    StringRef text = getTypeText(base);
+    return torchType("vtensor<" + shape + text.substr(text.find(']') + 1));
+  };
   for (Mutated &entry : mutated) {
     Value base = newBases[entry.base];
     // The view's type is that of no value in the file: the op's schema knows
@@ -549,7 +564,6 @@ void GraphReader::emitFunctionalized(StringRef target,
       views.push_back(base);
       break;
     case Mutated::Reshaped: {
-      std::string type = cast<OpaqueType>(base.getType()).getTypeData().str();
       std::string sizes;
       const Argument *size = find("_" + entry.name + "_size");
       const json::Array *array = size->value->getArray("as_sym_ints");
@@ -562,16 +576,14 @@ void GraphReader::emitFunctionalized(StringRef target,
         sizes += (sizes.empty() ? "" : ",") +
                  (number ? std::to_string(*number) : std::string("?"));
       }
-      type = "vtensor<[" + sizes + "]" + type.substr(type.find(']') + 1);
       views.push_back(createOperator("aten.view", {base, entry.geometry[0]},
-                                     {"self", "size"}, torchType(type))
+                                     {"self", "size"},
+                                     typeOfView(base, "[" + sizes + "]"))
                           ->getResult(0));
       break;
     }
     case Mutated::Strided:
     case Mutated::Sliced: {
-      std::string type = cast<OpaqueType>(base.getType()).getTypeData().str();
-      type = "vtensor<*" + type.substr(type.find(']') + 1);
       SmallVector<Value> viewOperands = {base};
       llvm::append_range(viewOperands, entry.geometry);
       bool sliced = entry.kind == Mutated::Sliced;
@@ -581,7 +593,7 @@ void GraphReader::emitFunctionalized(StringRef target,
               sliced ? ArrayRef<StringRef>{"self", "dim", "start", "end"}
                      : ArrayRef<StringRef>{"self", "size", "stride",
                                            "storage_offset"},
-              torchType(type))
+              typeOfView(base, "*"))
               ->getResult(0));
       break;
     }
@@ -809,6 +821,11 @@ OwningOpRef<ModuleOp> mlir::kvcache::readTorchExport(llvm::MemoryBufferRef file,
   } else {
     text = file.getBuffer().str();
   }
+  if (::kvcache::isJsonTooDeep(text))
+    return fail(llvm::createStringError("nested deeper than " +
+                                        Twine(::kvcache::maxJsonDepth) +
+                                        " levels; expected a program of "
+                                        "torch.export"));
   llvm::Expected<json::Value> document = json::parse(text);
   if (!document)
     return fail(document.takeError());

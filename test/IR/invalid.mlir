@@ -501,10 +501,19 @@ func.func @f(%q: memref<8x4x128xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
 
 // -----
 
-// ... and a known number of query heads.
+// ... a known number of query heads, ...
 func.func @f(%q: memref<8x?x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
   // expected-error@+1 {{queries must be [tokens, query heads, 64] for '!kvcache.cache<2 x 64 x bf16>', but are 'memref<8x?x64xbf16>'}}
   kvcache.paged_attention %q over %c outs(%q) : memref<8x?x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x?x64xbf16>
+  return
+}
+
+// -----
+
+// ... and some of them.
+func.func @f(%q: memref<8x0x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{queries must be [tokens, query heads, 64] for '!kvcache.cache<2 x 64 x bf16>', but are 'memref<8x0x64xbf16>'}}
+  kvcache.paged_attention %q over %c outs(%q) : memref<8x0x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x0x64xbf16>
   return
 }
 
@@ -872,7 +881,7 @@ func.func @f(%q: tensor<?x4x512xbf16>) {
 
 // -----
 
-// ... and heads that are known.
+// ... heads that are known, ...
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
 kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
@@ -880,6 +889,19 @@ func.func @f(%q: tensor<?x?x576xbf16>, %o: tensor<?x?x512xbf16>) {
   %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
   // expected-error@+1 {{queries must be [tokens, query heads, 576]}}
   %a = kvcache.mla_attention %q over %c outs(%o) : tensor<?x?x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x?x512xbf16>
+  return
+}
+
+// -----
+
+// ... and some of them.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x0x576xbf16>, %o: tensor<?x0x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{queries must be [tokens, query heads, 576]}}
+  %a = kvcache.mla_attention %q over %c outs(%o) : tensor<?x0x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x0x512xbf16>
   return
 }
 

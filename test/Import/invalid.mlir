@@ -60,6 +60,16 @@ func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 
 // -----
 
+// Names that are no strings.
+
+func.func @main(%k: tensor<4x2x64xbf16>) {
+  // expected-error @+1 {{has a name among its 'operand_names' that is no string: 2 : i64; expected names from: key, value}}
+  %t = "vllm.unified_kv_cache_update"(%k, %k) {layer_name = "layers.0.attn", operand_names = ["key", 2]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<0xbf16>
+  return
+}
+
+// -----
+
 // An unknown name.
 
 func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x2x64xbf16>) {

@@ -78,6 +78,17 @@ func.func @main(%q: tensor<4x2x128xf8E4M3FN>, %l: tensor<4x512xbf16>, %r: tensor
 
 // -----
 
+// No heads.
+
+func.func @main(%q: tensor<4x0x128xbf16>, %l: tensor<4x512xbf16>, %r: tensor<4x1x64xbf16>, %out: tensor<4x64xbf16>, %s: tensor<f32>) -> tensor<4x64xbf16> {
+  %t = "vllm.unified_mla_kv_cache_update"(%l, %r, %s) {layer_name = "layers.0.attn", mutated = [], operand_names = ["kv_c_normed", "k_pe", "k_scale"]} : (tensor<4x512xbf16>, tensor<4x1x64xbf16>, tensor<f32>) -> tensor<0xbf16>
+  // expected-error @+1 {{query must be a tensor [tokens, query heads, nope + 64] of f16, bf16 or f32 with static heads and width, but is 'tensor<4x0x128xbf16>'}}
+  %o = "vllm.unified_mla_attention_with_output"(%q, %l, %r, %out, %t) {layer_name = "layers.0.attn", mutated = ["output"], operand_names = ["q", "kv_c_normed", "k_pe", "output", "kv_cache_dummy_dep"]} : (tensor<4x0x128xbf16>, tensor<4x512xbf16>, tensor<4x1x64xbf16>, tensor<4x64xbf16>, tensor<0xbf16>) -> tensor<4x64xbf16>
+  return %o : tensor<4x64xbf16>
+}
+
+// -----
+
 // An output that the heads do not divide.
 
 func.func @main(%q: tensor<4x3x128xbf16>, %l: tensor<4x512xbf16>, %r: tensor<4x1x64xbf16>, %out: tensor<4x64xbf16>, %s: tensor<f32>) -> tensor<4x64xbf16> {

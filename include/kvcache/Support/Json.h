@@ -107,6 +107,13 @@ struct JsonParseOptions {
 Expected<JsonValue> parseJson(std::string_view text, const std::string &what,
                               const JsonParseOptions &options = {});
 
+/// Levels of arrays and objects that parseJson() takes: simdjson's limit.
+inline constexpr unsigned maxJsonDepth = 1024;
+
+/// True if `text` has more levels. A parser that recurses without a limit, as
+/// LLVM's does, overflows the stack on such text.
+bool isJsonTooDeep(std::string_view text);
+
 /// `text` as a JSON string with its quotes.
 std::string quoteJson(std::string_view text);
 

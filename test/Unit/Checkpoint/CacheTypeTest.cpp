@@ -133,7 +133,7 @@ TEST_F(CacheTypes, TheUsersWordWinsOverEverything) {
       scheme + "}");
   expectAll(table, CacheType::BF16, "option kv-cache-dtype");
   EXPECT_NE(findOnly(table.diagnostics, Severity::Remark,
-                     "overrules another kv_cache_dtype attribute of 1 layers"),
+                     "overrules another kv_cache_dtype attribute of 1 layer"),
             nullptr);
   EXPECT_NE(findOnly(table.diagnostics, Severity::Remark,
                      "3 layers do not have the e4m3 cache"),

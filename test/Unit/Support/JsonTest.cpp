@@ -52,6 +52,16 @@ TEST(Json, DoublesSurvive) {
   EXPECT_EQ(JsonValue(std::numeric_limits<double>::infinity()).print(), "null");
 }
 
+TEST(Json, KnowsWhatIsTooDeepToParse) {
+  std::string deepest =
+      std::string(maxJsonDepth, '[') + "1" + std::string(maxJsonDepth, ']');
+  EXPECT_FALSE(isJsonTooDeep(deepest));
+  EXPECT_TRUE(isJsonTooDeep("[" + deepest + "]"));
+  EXPECT_TRUE(isJsonTooDeep("{\"a\": " + deepest + "}"));
+  EXPECT_FALSE(isJsonTooDeep("[\"\\\"[" + deepest + "\"]"));
+  EXPECT_FALSE(isJsonTooDeep("[[], " + deepest.substr(1)));
+}
+
 TEST(Json, KeepsIntegersApartFromDoubles) {
   Expected<JsonValue> value =
       parseJson("[9223372036854775807, -1, 1.0, 18446744073709551615]", "t");

@@ -30,12 +30,14 @@ def main():
 
     (out / "text.json").write_text("a program")
     (out / "list.json").write_text("[]")
+    (out / "deep.json").write_text("[" * 300000)
     save("version.json", plain, lambda document, graph: document["schema_version"].update(major=7))
     save("undefined.json", plain, lambda document, graph: graph["nodes"][1]["inputs"][0].update(arg={"as_tensor": {"name": "nothing"}}))
     save("dtype.json", plain, lambda document, graph: graph["tensor_values"]["args_0"].update(dtype=99))
     save("kind.json", plain, lambda document, graph: graph["nodes"][1]["inputs"][0].update(arg={"as_graph": {}}))
     save("wrapper.json", functional, lambda document, graph: attention(graph).update(target="torch.ops.higher_order.cond"))
     save("base.json", functional, lambda document, graph: replace(attention(graph), "_output_base", {"_output_base_index": {"as_int": 1}}))
+    save("bases.json", functional, lambda document, graph: replace(attention(graph), "_all_bases", {"_all_bases": {"as_tensors": [{"name": "sym_size_int_2"}]}}))
 
     def lose_names(document, graph):
         for node in graph["nodes"]:
