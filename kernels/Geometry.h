@@ -340,7 +340,10 @@ struct AttentionTuning {
 /// Default tuning. Tiles of 32 tokens need the fewest instructions per byte;
 /// the stages fill the shared memory of two CTAs (three for rows of 64 bytes).
 /// Rows above 128 bytes, and more columns than the registers hold beside two
-/// tiles of scores, take tiles of 16. 99 KB machines have room for one CTA.
+/// tiles of scores, take tiles of 16. So do rows of 65 to 128 bytes on sm_80,
+/// where FP8 is converted by long integer code: half of it to compile and more
+/// bytes on their way, for 4 % more instructions. 99 KB machines have room for
+/// one CTA.
 constexpr AttentionTuning attentionDefaults(int arch, int headDim,
                                             int elementBytes, int columns,
                                             int queryType, int pageSize) {

@@ -73,8 +73,6 @@ KVCACHE_DEVICE u32 dynamicShared() {
 template <class T> KVCACHE_DEVICE void opaque(T *&p) {
   asm volatile("" : "+l"(p));
 }
-// The same for an integer: what depends on it is computed here and stays here.
-KVCACHE_DEVICE void opaque(u32 &x) { asm volatile("" : "+r"(x)); }
 
 //===----------------------------------------------------------------------===//
 // Bits and bytes

@@ -1015,13 +1015,6 @@ const JsonValue &textConfig(const JsonValue &config, std::string &prefix) {
 
 } // namespace
 
-std::vector<std::string> kvcache::knownModelTypes() {
-  std::vector<std::string> names;
-  for (const auto &[name, reader] : families())
-    names.emplace_back(name);
-  return names;
-}
-
 Expected<std::optional<Sourced<CacheType>>>
 kvcache::readModelDType(const JsonFile &config) {
   using Result = std::optional<Sourced<CacheType>>;

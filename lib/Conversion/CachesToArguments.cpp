@@ -1,5 +1,4 @@
-//===- CachesToArguments.cpp - Buffers of caches as function arguments
-//------===//
+//===- CachesToArguments.cpp - Buffers of caches as function arguments ----===//
 
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/SymbolLookup.h"

@@ -1,5 +1,4 @@
-//===- DeviceFunctions.cpp - Functions of the device library
-//----------------===//
+//===- DeviceFunctions.cpp - Functions of the device library --------------===//
 
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "llvm/ADT/STLExtras.h"

@@ -1,5 +1,4 @@
-//===- KVCacheToNVVM.cpp - Launches become gpu.launch_func and kernels
-//------===//
+//===- KVCacheToNVVM.cpp - Launches become gpu.launch_func and kernels ----===//
 //
 // Each distinct kernel becomes a small llvm.func that calls one always-inline
 // function of the device library with its arguments and structural constants.

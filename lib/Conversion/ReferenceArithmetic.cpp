@@ -1,5 +1,4 @@
-//===- ReferenceArithmetic.cpp - Exact narrow float conversions
-//-------------===//
+//===- ReferenceArithmetic.cpp - Exact narrow float conversions -----------===//
 
 #include "ReferenceArithmetic.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"

@@ -1,5 +1,4 @@
-//===- SelectKernels.cpp - Cache ops become launches of kernels
-//-------------===//
+//===- SelectKernels.cpp - Cache ops become launches of kernels -----------===//
 //
 // Grids, workspaces and splits come from capacities (kernels/Geometry.h), and
 // scales become launch constants. Nothing here looks at live data.
@@ -609,7 +608,8 @@ struct SelectKernels
       remark << ", queries in shared memory";
     if (gridX > kvHeads)
       remark << ", " << gridX / kvHeads << " blocks of query heads";
-    remark << ", " << split.numSplits << " splits of at least "
+    remark << ", " << split.numSplits
+           << (split.numSplits == 1 ? " split" : " splits") << " of at least "
            << split.splitTokens << " tokens, grid " << gridX << " x " << gridY
            << " x " << split.numSplits << ", " << shared
            << " bytes of shared memory";

@@ -1,5 +1,4 @@
-//===- CaptureHazards.cpp - Why ops of the dialect cannot be captured
-//-------===//
+//===- CaptureHazards.cpp - Why ops of the dialect cannot be captured -----===//
 
 #include "kvcache/IR/KVCache.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"

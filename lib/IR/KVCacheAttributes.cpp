@@ -1,5 +1,4 @@
-//===- KVCacheAttributes.cpp - Scale attribute and cache type
-//---------------===//
+//===- KVCacheAttributes.cpp - Scale attribute and cache type -------------===//
 
 #include "kvcache/IR/KVCache.h"
 

@@ -1,5 +1,4 @@
-//===- KVCacheDialect.cpp - The kvcache dialect
-//-----------------------------===//
+//===- KVCacheDialect.cpp - The kvcache dialect ---------------------------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "mlir/IR/Builders.h"

@@ -1,5 +1,4 @@
-//===- BundleBuilder.cpp - From programs to a bundle
-//------------------------===//
+//===- BundleBuilder.cpp - From programs to a bundle ----------------------===//
 
 #include "../Bundle/PtxText.h"
 #include "KernelCache.h"

@@ -1,5 +1,4 @@
-//===- Pipelines.cpp - From a graph to kernels
-//------------------------------===//
+//===- Pipelines.cpp - From a graph to kernels ----------------------------===//
 
 #include "kvcache/Pipelines/Pipelines.h"
 #include "kvcache/Conversion/Passes.h"

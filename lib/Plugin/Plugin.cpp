@@ -1,5 +1,4 @@
-//===- Plugin.cpp - kvcache in a stock mlir-opt
-//-----------------------------===//
+//===- Plugin.cpp - kvcache in a stock mlir-opt ---------------------------===//
 //
 //   mlir-opt --load-dialect-plugin=libKVCachePlugin.so \
 //            --load-pass-plugin=libKVCachePlugin.so --kvcache-import ...

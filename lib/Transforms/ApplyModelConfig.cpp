@@ -1,5 +1,4 @@
-//===- ApplyModelConfig.cpp - What config.json says about attention
-//---------===//
+//===- ApplyModelConfig.cpp - What config.json says about attention -------===//
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/ModelConfig.h"

@@ -1,5 +1,4 @@
-//===- CaptureHazardModels.cpp - Hazards of upstream ops
-//--------------------===//
+//===- CaptureHazardModels.cpp - Hazards of upstream ops ------------------===//
 
 #include "kvcache/IR/KVCache.h"
 #include "kvcache/Transforms/CaptureHazards.h"

@@ -1,5 +1,4 @@
-//===- CheckpointSupport.cpp - Between IR and checkpoint library
-//------------===//
+//===- CheckpointSupport.cpp - Between IR and checkpoint library ----------===//
 
 #include "CheckpointSupport.h"
 

@@ -1,5 +1,4 @@
-//===- DropDynamicScales.cpp - Erase the run-time calculation of scales
-//-----===//
+//===- DropDynamicScales.cpp - Erase the run-time calculation of scales ---===//
 
 #include "DynamicScaleRemainders.h"
 #include "kvcache/Transforms/Passes.h"

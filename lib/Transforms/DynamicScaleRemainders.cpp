@@ -1,5 +1,4 @@
-//===- DynamicScaleRemainders.cpp - Traces of run-time scales
-//---------------===//
+//===- DynamicScaleRemainders.cpp - Traces of run-time scales -------------===//
 
 #include "DynamicScaleRemainders.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

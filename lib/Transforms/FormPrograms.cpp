@@ -1,5 +1,4 @@
-//===- FormPrograms.cpp - Cache ops move into kvcache.program
-//---------------===//
+//===- FormPrograms.cpp - Cache ops move into kvcache.program -------------===//
 //
 // A function keeps its signature and its foreign ops; each run of cache ops
 // becomes a segment of a program, and a call takes its place.

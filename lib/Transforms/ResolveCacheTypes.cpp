@@ -1,5 +1,4 @@
-//===- ResolveCacheTypes.cpp - Element type of each cache
-//-------------------===//
+//===- ResolveCacheTypes.cpp - Element type of each cache -----------------===//
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/CacheType.h"

@@ -1,5 +1,4 @@
-//===- SortPureOps.cpp - One order for ops that have none
-//-------------------===//
+//===- SortPureOps.cpp - One order for ops that have none -----------------===//
 
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"

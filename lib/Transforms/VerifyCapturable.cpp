@@ -1,5 +1,4 @@
-//===- VerifyCapturable.cpp - Can a program be one static graph?
-//------------===//
+//===- VerifyCapturable.cpp - Can a program be one static graph? ----------===//
 
 #include "kvcache/Bundle/Manifest.h"
 #include "kvcache/Conversion/DeviceFunctions.h"

@@ -1,5 +1,4 @@
-//===- VerifyStaticScales.cpp - Stage gate: every scale is a constant
-//-------===//
+//===- VerifyStaticScales.cpp - Stage gate: every scale is a constant -----===//
 
 #include "DynamicScaleRemainders.h"
 #include "kvcache/Transforms/Passes.h"

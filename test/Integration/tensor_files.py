@@ -83,16 +83,6 @@ def values(tensor):
     return tensor.data.astype(np.float64)
 
 
-def round_to_bf16(x):
-    """float64 -> codes of bfloat16, rounded once to nearest even."""
-    x = np.asarray(x, np.float64)
-    # One unit in the last place of bf16 (8 significant bits) at each x.
-    _, exponent = np.frexp(np.where(np.isfinite(x), x, 1.0))
-    step = np.ldexp(1.0, np.maximum(exponent, -125) - 8)
-    rounded = np.where(np.isfinite(x), np.rint(x / step) * step, x).astype(np.float32)
-    return (rounded.view(np.uint32) >> 16).astype(np.uint16)
-
-
 def quantize_e4m3(x, scale):
     """float32 values and an f32 scale -> e4m3 codes: a true division in f32,
     saturation, and the nearest of the 253 finite values, ties to even codes."""

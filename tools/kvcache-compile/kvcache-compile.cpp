@@ -1,5 +1,4 @@
-//===- kvcache-compile.cpp - A graph and a checkpoint become a bundle
-//-------===//
+//===- kvcache-compile.cpp - A graph and a checkpoint become a bundle -----===//
 
 #include "Emit.h"
 #include "kvcache/Bundle/Emit.h"

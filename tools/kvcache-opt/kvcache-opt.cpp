@@ -1,5 +1,4 @@
-//===- kvcache-opt.cpp - mlir-opt with kvcache
-//------------------------------===//
+//===- kvcache-opt.cpp - mlir-opt with kvcache ----------------------------===//
 
 #include "kvcache/InitAll.h"
 #include "kvcache/Support/Migration.h"

@@ -81,9 +81,6 @@ struct ModelAttention {
   std::vector<Refusal> refusals;
 };
 
-/// The model types that readModelAttention() knows, sorted.
-std::vector<std::string> knownModelTypes();
-
 /// Applies the rules of the model's family. Errors: a model type that the
 /// table lacks (says which options replace it), a key that is missing, of the
 /// wrong kind or out of range.

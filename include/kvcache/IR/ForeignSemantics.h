@@ -1,5 +1,4 @@
-//===- ForeignSemantics.h - What is known of ops of other dialects *- C++
-//-*-===//
+//===- ForeignSemantics.h - What is known of foreign ops --------*- C++ -*-===//
 //
 // Graphs hold ops of torch, StableHLO and shape, whose dialects are not linked,
 // so that MLIR must assume the worst of them. A few facts about them are known

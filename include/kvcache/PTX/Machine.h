@@ -1,5 +1,4 @@
-//===- Machine.h - Runs PTX on the CPU, with checks and counters -*- C++
-//-*-===//
+//===- Machine.h - Runs PTX on the CPU, checks and counts -------*- C++ -*-===//
 //
 // The PTX machine parses the PTX text that ships and executes it warp by warp,
 // 32 lanes at a time. As it executes it checks what compute-sanitizer checks on

@@ -1,5 +1,4 @@
-//===- EquivalenceTest.cpp - Import leaves foreign IR as it was
-//-------------===//
+//===- EquivalenceTest.cpp - Import leaves foreign IR as it was -----------===//
 //
 // Every op outside the serving stack's families must still be there after
 // import, in its order, with the same attributes, types and regions, and with

@@ -1,5 +1,4 @@
-//===- ForeignOpsTest.cpp - The table of op names and operand roles
-//---------===//
+//===- ForeignOpsTest.cpp - The table of op names and operand roles -------===//
 
 #include "kvcache/Import/ForeignOps.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -13,7 +13,7 @@ import sys
 import ml_dtypes
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 tool, checkpoints, scratch = sys.argv[1:]
 
