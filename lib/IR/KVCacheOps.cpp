@@ -200,14 +200,23 @@ int64_t CacheOp::getValueOffset() {
 // Handles
 //===----------------------------------------------------------------------===//
 
-CacheOp mlir::kvcache::getCacheDeclaration(Value handle) {
+std::pair<Operation *, FlatSymbolRefAttr>
+mlir::kvcache::getHandleSource(Value handle) {
   Operation *def = handle.getDefiningOp();
-  FlatSymbolRefAttr name;
+  if (auto argument = dyn_cast<BlockArgument>(handle))
+    def = argument.getOwner()->getParentOp();
   if (auto get = dyn_cast_or_null<GetCacheOp>(def))
-    name = get.getCacheAttr();
-  else if (auto view = dyn_cast_or_null<ViewCacheOp>(def))
-    name = view.getCacheAttr();
-  else
+    return {def, get.getCacheAttr()};
+  if (auto view = dyn_cast_or_null<ViewCacheOp>(def))
+    return {def, view.getCacheAttr()};
+  if (auto with = dyn_cast_or_null<WithPagesOp>(def))
+    return {def, with.getCacheAttr()};
+  return {nullptr, FlatSymbolRefAttr()};
+}
+
+CacheOp mlir::kvcache::getCacheDeclaration(Value handle) {
+  auto [def, name] = getHandleSource(handle);
+  if (!def)
     return nullptr;
   // A program is a symbol table of its own; caches are declared outside it.
   for (Operation *table = SymbolTable::getNearestSymbolTable(def); table;
@@ -228,10 +237,11 @@ static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name,
     return op->emitOpError()
            << "expected " << name << " to be a 'kvcache.cache'";
   if (handle.getType() != cache.getCacheType()) {
-    InFlightDiagnostic diag = op->emitOpError()
-                              << "result type " << handle.getType()
-                              << " differs from the cache's "
-                              << cache.getCacheType();
+    InFlightDiagnostic diag =
+        op->emitOpError() << (isa<BlockArgument>(handle) ? "handle type "
+                                                         : "result type ")
+                          << handle.getType() << " differs from the cache's "
+                          << cache.getCacheType();
     diag.attachNote(cache.getLoc()) << "the cache is declared here";
     return diag;
   }
@@ -242,30 +252,61 @@ LogicalResult GetCacheOp::verifySymbolUses(SymbolTableCollection &) {
   return verifyHandle(*this, getCacheAttr(), getHandle());
 }
 
+/// (C2) of view_cache and with_pages.
+static LogicalResult verifyPages(Operation *op, CacheOp cache,
+                                 TypeRange pages) {
+  CacheType type = cache.getCacheType();
+  int64_t expected[] = {static_cast<int64_t>(cache.getGroupOp().getPageSize()),
+                        type.getNumHeads(), type.getRowWidth()};
+  for (Type page : pages) {
+    auto shaped = cast<ShapedType>(page);
+    bool matches = shaped.getElementType() == type.getElementType();
+    for (int i = 0; i < 3; ++i)
+      matches &= shaped.getDimSize(i + 1) == expected[i];
+    if (!matches)
+      return op->emitOpError()
+             << "pages of @" << cache.getSymName() << " must be "
+             << (isa<MemRefType>(page) ? "memref" : "tensor") << "<pages x "
+             << expected[0] << " x " << expected[1] << " x " << expected[2]
+             << " x " << type.getElementType() << ">, but are " << page;
+  }
+  return success();
+}
+
+/// (C4) of view_cache and (C3) of with_pages.
+static LogicalResult verifySequences(Operation *op, Value lengths,
+                                     Value queryStart, Value pageTable) {
+  int64_t sequences = cast<ShapedType>(lengths.getType()).getDimSize(0);
+  int64_t starts = cast<ShapedType>(queryStart.getType()).getDimSize(0);
+  int64_t rows = cast<ShapedType>(pageTable.getType()).getDimSize(0);
+  if (ShapedType::isDynamic(sequences))
+    return success();
+  if (!ShapedType::isDynamic(starts) && starts != sequences + 1)
+    return op->emitOpError()
+           << "query_start has " << starts << " entries; expected "
+           << sequences + 1 << " for " << sequences << " lengths";
+  if (!ShapedType::isDynamic(rows) && rows != sequences)
+    return op->emitOpError()
+           << "the page table has " << rows << " rows; expected " << sequences
+           << ", one for each length";
+  return success();
+}
+
 LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
   FailureOr<CacheOp> cache = verifyHandle(*this, getCacheAttr(), getHandle());
   if (failed(cache))
     return failure();
-  CacheGroupOp group = cache->getGroupOp();
-  if (!group)
+  if (!cache->getGroupOp())
     return success(); // the cache's own verifier reports it
-  CacheType type = cache->getCacheType();
-  int64_t expected[] = {static_cast<int64_t>(group.getPageSize()),
-                        type.getNumHeads(), type.getRowWidth()};
-  if (type.isLatent() && getKPages() != getVPages()) // (C5)
+  if (cache->getCacheType().isLatent() && getKPages() != getVPages()) // (C5)
     return emitOpError() << "a row of the latent cache " << getCacheAttr()
                          << " is both key and value; give its pages twice";
+  Type pages[] = {getKPages().getType(), getVPages().getType()};
+  if (failed(verifyPages(*this, *cache, pages))) // (C2)
+    return failure();
   SmallVector<int64_t, 4> layout = cache->getPageStrides();
-  for (Value pages : {getKPages(), getVPages()}) {
-    auto memref = cast<MemRefType>(pages.getType());
-    bool matches = memref.getElementType() == type.getElementType(); // (C2)
-    for (int i = 0; i < 3; ++i)
-      matches &= memref.getDimSize(i + 1) == expected[i];
-    if (!matches)
-      return emitOpError() << "pages of " << getCacheAttr()
-                           << " must be memref<pages x " << expected[0] << " x "
-                           << expected[1] << " x " << expected[2] << " x "
-                           << type.getElementType() << ">, but are " << memref;
+  for (Type type : pages) {
+    auto memref = cast<MemRefType>(type);
     SmallVector<int64_t> strides;
     int64_t offset;
     if (failed(memref.getStridesAndOffset(strides, offset)))
@@ -277,19 +318,37 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
                << "; layout '" << stringifyLayout(cache->getLayout()) << "' of "
                << getCacheAttr() << " has " << layout[i];
   }
-  int64_t sequences = cast<MemRefType>(getLengths().getType()).getDimSize(0);
-  int64_t starts = cast<MemRefType>(getQueryStart().getType()).getDimSize(0);
-  int64_t rows = cast<MemRefType>(getPageTable().getType()).getDimSize(0);
-  if (!ShapedType::isDynamic(sequences)) { // (C4)
-    if (!ShapedType::isDynamic(starts) && starts != sequences + 1)
-      return emitOpError() << "query_start has " << starts
-                           << " entries; expected " << sequences + 1 << " for "
-                           << sequences << " lengths";
-    if (!ShapedType::isDynamic(rows) && rows != sequences)
-      return emitOpError() << "the page table has " << rows
-                           << " rows; expected " << sequences
-                           << ", one for each length";
-  }
+  return verifySequences(*this, getLengths(), getQueryStart(), // (C4)
+                         getPageTable());
+}
+
+void YieldOp::build(OpBuilder &, OperationState &) {}
+
+LogicalResult WithPagesOp::verifySymbolUses(SymbolTableCollection &) {
+  if (getBody().getNumArguments() != 1) // (C1)
+    return emitOpError() << "the region has " << getBody().getNumArguments()
+                         << " arguments; expected one, the handle";
+  FailureOr<CacheOp> cache = verifyHandle(*this, getCacheAttr(), getHandle());
+  if (failed(cache))
+    return failure();
+  if (!cache->getGroupOp())
+    return success(); // the cache's own verifier reports it
+  size_t count = cache->getCacheType().isLatent() ? 1 : 2;
+  if (getPages().size() != count) // (C2)
+    return emitOpError() << "has " << getPages().size() << " pages; expected "
+                         << count << " for " << cache->getCacheType();
+  if (failed(verifyPages(*this, *cache, getPages().getTypes())) ||
+      failed(verifySequences(*this, getLengths(), getQueryStart(), // (C3)
+                             getPageTable())))
+    return failure();
+  SmallVector<Type> expected(getPages().getTypes()); // (C4)
+  llvm::append_range(expected,
+                     getBody().front().getTerminator()->getOperandTypes());
+  if (TypeRange(expected) != TypeRange(getResultTypes()))
+    return emitOpError() << "has results of types " << getResultTypes()
+                         << "; expected those of the pages and of what is "
+                            "yielded, "
+                         << TypeRange(expected);
   return success();
 }
 

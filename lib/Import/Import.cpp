@@ -74,6 +74,7 @@ struct ImportedCall {
   const ForeignOpSpec *spec;
   std::string layer;
   OperandRef query, key, value, output, order;
+  OperandRef pages[2], pageTable, lengths, queryStart, slots;
   /// Heads of rows that come flat, as [..., heads * head dim]; 0: rows are
   /// [tokens, heads, head dim].
   int64_t queryHeads = 0, kvHeads = 0;
@@ -91,6 +92,7 @@ struct ImportedCall {
   Value getOutput() const {
     return output ? Value(output) : Value(op()->getResult(0));
   }
+  bool hasPages() const { return bool(pages[0]); }
   bool updates() const {
     return spec->kind == ForeignOpKind::CacheUpdate ||
            spec->kind == ForeignOpKind::UpdateAndAttention;
@@ -108,6 +110,8 @@ struct Layer {
   ImportedCall *shapeFrom = nullptr;
   std::string dtypeWord;
   CacheOp cache;
+  /// Pages that are values say the element type, not the rows.
+  bool hasPages = false;
 };
 
 class ImportPass : public mlir::kvcache::impl::ImportBase<ImportPass> {
@@ -121,6 +125,10 @@ private:
   std::deque<ImportedCall> calls;
   llvm::MapVector<StringRef, Layer> layers;
   std::optional<Layout> layout;
+  /// Pages stay values.
+  bool threaded = false;
+  /// Tokens of a page that is a value; 0 if there is none.
+  int64_t threadedPageSize = 0;
 
   /// Ops that quantize queries, and the layer of the queries.
   llvm::MapVector<Operation *, ImportedCall *> quantizations;
@@ -141,6 +149,7 @@ private:
   LogicalResult checkInPlace(const ForeignCall &call, Value output);
   FailureOr<CacheType> getRowType(ImportedCall &imported);
   FailureOr<CacheType> getLatentRowType(ImportedCall &imported);
+  LogicalResult checkPages(ImportedCall &imported, Layer &layer);
   LogicalResult checkRows(ImportedCall &imported, Layer &layer);
   LogicalResult checkAttention(ImportedCall &imported, Layer &layer);
   LogicalResult checkLatentAttention(ImportedCall &imported, Layer &layer);
@@ -155,11 +164,15 @@ private:
   Value getWeight(const ImportedCall &imported, CacheOp cache);
   Operation *createLatentWrite(OpBuilder &builder, const ImportedCall &imported,
                                Value handle);
-  Operation *createLatentAttention(OpBuilder &builder,
-                                   const ImportedCall &imported, CacheOp cache,
-                                   Value handle);
-  Operation *createAttention(OpBuilder &builder, const ImportedCall &imported,
-                             CacheOp cache, Value handle);
+  /// The attention, and its result in the shape that the graph has.
+  std::pair<Operation *, Value>
+  createLatentAttention(OpBuilder &builder, const ImportedCall &imported,
+                        CacheOp cache, Value handle);
+  std::pair<Operation *, Value> createAttention(OpBuilder &builder,
+                                                const ImportedCall &imported,
+                                                CacheOp cache, Value handle);
+  WithPagesOp createWithPages(OpBuilder &builder, const ImportedCall &imported,
+                              CacheOp cache);
   void rewrite();
   std::string listSupported() const;
 };
@@ -198,6 +211,12 @@ LogicalResult ImportPass::checkOptions() {
     return emitError(getOperation().getLoc())
            << "option kv-layout must be nhd, hnd or packed, but is '"
            << kvLayout.getValue() << "'";
+  if (cacheOperands != "replaced" && cacheOperands != "threaded")
+    return emitError(getOperation().getLoc())
+           << "option cache-operands must be replaced or threaded, but is '"
+           << cacheOperands.getValue() << "'";
+  threaded = cacheOperands == "threaded";
+  threadedPageSize = 0;
   if (pageSize <= 0 || !llvm::isPowerOf2_64(pageSize))
     return emitError(getOperation().getLoc())
            << "option page-size must be a positive power of two, but is "
@@ -312,6 +331,24 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
                                      operand->get())))
         return failure();
       break;
+    case ForeignOperandRole::KeyPages:
+      imported.pages[0].operand = operand;
+      break;
+    case ForeignOperandRole::ValuePages:
+      imported.pages[1].operand = operand;
+      break;
+    case ForeignOperandRole::PageTable:
+      imported.pageTable.operand = operand;
+      break;
+    case ForeignOperandRole::Lengths:
+      imported.lengths.operand = operand;
+      break;
+    case ForeignOperandRole::QueryStart:
+      imported.queryStart.operand = operand;
+      break;
+    case ForeignOperandRole::Slots:
+      imported.slots.operand = operand;
+      break;
     case ForeignOperandRole::Refused:
       return emitError() << "has an operand " << attr << ": " << known->refusal;
     case ForeignOperandRole::Attribute:
@@ -360,7 +397,7 @@ LogicalResult ImportPass::checkResults(ImportedCall &imported) {
   };
   switch (imported.spec->kind) {
   case ForeignOpKind::CacheUpdate:
-    if (!imported.spec->namesLayer) {
+    if (!imported.spec->namesLayer || imported.hasPages()) {
       for (unsigned i = 0; i < op->getNumResults(); ++i)
         if (!imported.call.getMutatedOperand(i))
           return emitError()
@@ -782,6 +819,67 @@ static InFlightDiagnostic emitShapeError(const ImportedCall &imported) {
          << "': ";
 }
 
+/// The word for a type of pages; empty if there is none.
+static StringRef getCacheWord(Type type) {
+  return isa<Float8E4M3FNType>(type) ? "fp8_e4m3"
+         : isa<Float8E5M2Type>(type) ? "fp8_e5m2"
+         : isa<BFloat16Type>(type)   ? "bfloat16"
+         : isa<Float16Type>(type)    ? "float16"
+                                     : "";
+}
+
+/// Pages that stay values: all that goes with them is there, and they say what
+/// the cache is.
+LogicalResult ImportPass::checkPages(ImportedCall &imported, Layer &layer) {
+  auto emitError = [&] { return emitShapeError(imported); };
+  for (auto [what, operand] :
+       {std::pair<StringRef, OperandRef>{"pages of keys", imported.pages[0]},
+        {"pages of values", imported.pages[1]},
+        {"a page table", imported.pageTable},
+        {"lengths", imported.lengths},
+        {"query starts", imported.queryStart},
+        {"slots", imported.slots}})
+    if (!operand)
+      return emitError() << "pages that stay values need all that goes with "
+                            "them, but the op has no operand for "
+                         << what;
+  ShapedType shapes[2];
+  for (auto [shape, operand] : llvm::zip_equal(shapes, imported.pages)) {
+    shape = dyn_cast<RankedTensorType>(operand.getType());
+    if (!shape || shape.getRank() != 4 || shape.isDynamicDim(1) ||
+        shape.isDynamicDim(2) || shape.isDynamicDim(3) ||
+        getCacheWord(shape.getElementType()).empty())
+      return emitError()
+             << "pages must be tensors [pages, page size, KV heads, "
+                "head dim] of f8E4M3FN, f8E5M2, bf16 or f16 with a "
+                "static page, but are "
+             << operand.getType();
+  }
+  if (shapes[0] != shapes[1])
+    return emitError() << "pages of keys and values must have the same type, "
+                          "but are "
+                       << shapes[0] << " and " << shapes[1];
+  int64_t size = shapes[0].getDimSize(1);
+  if (!llvm::isPowerOf2_64(size) ||
+      (threadedPageSize && threadedPageSize != size))
+    return emitError() << "a page has " << size << " tokens; expected "
+                       << (threadedPageSize ? std::to_string(threadedPageSize) +
+                                                  ", as in the other ops"
+                                            : "a power of two");
+  threadedPageSize = size;
+  CacheType type =
+      CacheType::get(&getContext(), shapes[0].getDimSize(2),
+                     shapes[0].getDimSize(3), shapes[0].getElementType());
+  if (layer.type && layer.type != type)
+    return emitError() << "has pages for a cache of type " << type
+                       << ", but the layer's is " << layer.type;
+  layer.type = type;
+  layer.hasPages = true;
+  if (!layer.shapeFrom)
+    layer.shapeFrom = &imported;
+  return success();
+}
+
 FailureOr<CacheType> ImportPass::getRowType(ImportedCall &imported) {
   auto emitError = [&] { return emitShapeError(imported); };
   ShapedType shapes[2];
@@ -838,8 +936,9 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
   // A cache that is there already may have been given another element type.
   bool agrees =
       !layer.type ||
-      (layer.cache ? layer.type.withElementType(type->getElementType()) == *type
-                   : layer.type == *type);
+      (layer.cache || layer.hasPages
+           ? layer.type.withElementType(type->getElementType()) == *type
+           : layer.type == *type);
   if (!agrees) {
     auto describe = [](CacheType type) {
       std::string text;
@@ -856,7 +955,7 @@ LogicalResult ImportPass::checkRows(ImportedCall &imported, Layer &layer) {
         << "the other one is here; one layer has one cache";
     return diag;
   }
-  if (!layer.cache)
+  if (!layer.cache && !layer.hasPages)
     layer.type = *type;
   if (!layer.shapeFrom)
     layer.shapeFrom = &imported;
@@ -1030,7 +1129,7 @@ static StringRef getOrderName(const ImportedCall &attention) {
 LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
   for (ImportedCall *update : layer.updates) {
     if (!update->op()->getNumResults() || !update->spec->namesLayer ||
-        update->attends())
+        update->attends() || update->hasPages())
       continue;
     for (OpOperand &use : update->op()->getResult(0).getUses()) {
       auto *attention =
@@ -1120,6 +1219,21 @@ LogicalResult ImportPass::checkOrder(Layer &layer, DominanceInfo &dominance) {
                 "'vllm.unified_kv_cache_update' or "
                 "'_C_cache_ops.reshape_and_cache_flash'";
     }
+    for (unsigned i = 0; i < 2; ++i) {
+      if (writer == attention || !writer->pages[i] || !attention->pages[i])
+        continue;
+      Operation *source = Value(attention->pages[i]).getDefiningOp();
+      if (source == writer->op() &&
+          writer->call.getMutatedOperand(
+              cast<OpResult>(Value(attention->pages[i])).getResultNumber()) ==
+              Value(writer->pages[i]))
+        continue;
+      InFlightDiagnostic diag =
+          emitError() << "reads other pages than its layer's cache update "
+                         "returns; give it the results of the update";
+      diag.attachNote(writer->loc()) << "the update is here";
+      return diag;
+    }
     // The keys and values of a layer that reads another's cache count nothing.
     if (!attention->reader.empty())
       continue;
@@ -1155,6 +1269,11 @@ LogicalResult ImportPass::checkAll() {
     Layer &layer = entry.second;
     // One error a layer: the later checks rely on the earlier ones.
     auto check = [&]() -> LogicalResult {
+      if (threaded)
+        for (auto *group : {&layer.updates, &layer.attentions})
+          for (ImportedCall *call : *group)
+            if (call->hasPages() && failed(checkPages(*call, layer)))
+              return failure();
       for (ImportedCall *update : layer.updates)
         if (failed(checkRows(*update, layer)))
           return failure();
@@ -1175,6 +1294,8 @@ LogicalResult ImportPass::checkAll() {
         for (ImportedCall *call : *group)
           if (failed(checkDtypeWord(*call, layer)))
             return failure();
+      if (layer.hasPages && layer.dtypeWord.empty())
+        layer.dtypeWord = getCacheWord(layer.type.getElementType()).str();
       return success();
     };
     if (failed(check()))
@@ -1257,9 +1378,10 @@ LogicalResult ImportPass::declareCaches() {
       group = CacheGroupOp::create(
           builder, module.getLoc(),
           builder.getStringAttr(makeSymbolName("full", taken)),
-          builder.getI64IntegerAttr(pageSize), capacity(maxTokens),
-          capacity(maxSequences), capacity(maxPagesPerSequence),
-          capacity(numPages));
+          builder.getI64IntegerAttr(threadedPageSize ? threadedPageSize
+                                                     : pageSize),
+          capacity(maxTokens), capacity(maxSequences),
+          capacity(maxPagesPerSequence), capacity(numPages));
     }
     int64_t index =
         ::kvcache::layerIndex(std::string_view(name.data(), name.size()));
@@ -1460,9 +1582,10 @@ Operation *ImportPass::createLatentWrite(OpBuilder &builder,
   return WriteLatentOp::create(builder, loc, latent, rope, handle);
 }
 
-Operation *ImportPass::createLatentAttention(OpBuilder &builder,
-                                             const ImportedCall &imported,
-                                             CacheOp cache, Value handle) {
+std::pair<Operation *, Value>
+ImportPass::createLatentAttention(OpBuilder &builder,
+                                  const ImportedCall &imported, CacheOp cache,
+                                  Value handle) {
   Location loc = imported.loc();
   const LatentAttention &widths = *imported.widths;
   Value weight = getWeight(imported, cache);
@@ -1472,15 +1595,13 @@ Operation *ImportPass::createLatentAttention(OpBuilder &builder,
   auto attention = MLAAttentionOp::create(
       builder, loc, out.getType(), query, handle, out, Value(),
       getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale));
-  replaceOutput(
-      builder, imported.op(), imported.output,
-      widths.projectOutput(builder, loc, attention.getResult(0), weight));
-  return attention;
+  return {attention,
+          widths.projectOutput(builder, loc, attention.getResult(0), weight)};
 }
 
-Operation *ImportPass::createAttention(OpBuilder &builder,
-                                       const ImportedCall &imported,
-                                       CacheOp cache, Value handle) {
+std::pair<Operation *, Value>
+ImportPass::createAttention(OpBuilder &builder, const ImportedCall &imported,
+                            CacheOp cache, Value handle) {
   Operation *op = imported.op();
   Location loc = op->getLoc();
   IntegerAttr window;
@@ -1522,12 +1643,28 @@ Operation *ImportPass::createAttention(OpBuilder &builder,
     attention->setAttr(kQueryScale,
                        FlatSymbolRefAttr::get(getQueryScaleName(cache)));
   if (resultTypes.empty())
-    return attention;
+    return {attention, Value()};
   Value result = attention.getResults()[0];
   if (imported.queryHeads)
     result = makeFlat(builder, loc, result, flatQuery, outputType);
-  replaceOutput(builder, op, imported.output, result);
-  return attention;
+  return {attention, result};
+}
+
+/// An op whose region gets the handle; what it yields is not there yet.
+WithPagesOp ImportPass::createWithPages(OpBuilder &builder,
+                                        const ImportedCall &imported,
+                                        CacheOp cache) {
+  Location loc = imported.loc();
+  Value pages[] = {toBuiltin(imported.pages[0]), toBuiltin(imported.pages[1])};
+  SmallVector<Type> types = {pages[0].getType(), pages[1].getType()};
+  if (imported.attends())
+    types.push_back(getBuiltinTensorType(imported.getOutput().getType()));
+  auto with = WithPagesOp::create(
+      builder, loc, types, FlatSymbolRefAttr::get(cache.getSymNameAttr()),
+      pages, toBuiltin(imported.pageTable), toBuiltin(imported.lengths),
+      toBuiltin(imported.queryStart), toBuiltin(imported.slots));
+  with.getBody().emplaceBlock().addArgument(cache.getCacheType(), loc);
+  return with;
 }
 
 void ImportPass::rewrite() {
@@ -1558,6 +1695,15 @@ void ImportPass::rewrite() {
     }
     builder.setInsertionPoint(op);
     Operation *created = nullptr;
+    WithPagesOp with;
+    if (threaded && imported.hasPages()) {
+      with = createWithPages(builder, imported, layer.cache);
+      builder.setInsertionPointToStart(&with.getBody().front());
+    }
+    auto handleFor = [&]() -> Value {
+      return with ? Value(with.getHandle()) : getHandle(layer.cache, op);
+    };
+    Value output;
     if (imported.updates()) {
       ++numWrites;
       if (imported.spec->isLatent) {
@@ -1576,11 +1722,12 @@ void ImportPass::rewrite() {
             {&rows[1], imported.value}})
         *row = makeRows(builder, op->getLoc(), toBuiltin(operand),
                         imported.kvHeads);
-      created = WriteOp::create(builder, op->getLoc(), rows[0], rows[1],
-                                getHandle(layer.cache, op));
+      created =
+          WriteOp::create(builder, op->getLoc(), rows[0], rows[1], handleFor());
       bool replaced = llvm::any_of(
           imported.spec->operands, [&](const ForeignOperand &operand) {
-            return operand.role == ForeignOperandRole::Replaced &&
+            return (operand.role == ForeignOperandRole::Replaced ||
+                    (operand.role == ForeignOperandRole::KeyPages && !with)) &&
                    imported.call.getOperand(operand.name);
           });
       if (replaced)
@@ -1593,13 +1740,22 @@ void ImportPass::rewrite() {
                "place";
     }
     if (imported.attends()) {
-      Value handle = getHandle(layer.cache, op);
-      created =
+      std::tie(created, output) =
           imported.spec->isLatent
-              ? createLatentAttention(builder, imported, layer.cache, handle)
-              : createAttention(builder, imported, layer.cache, handle);
+              ? createLatentAttention(builder, imported, layer.cache,
+                                      handleFor())
+              : createAttention(builder, imported, layer.cache, handleFor());
       ++numAttentions;
     }
+    if (with) {
+      YieldOp::create(builder, op->getLoc(),
+                      output ? ValueRange(output) : ValueRange());
+      builder.setInsertionPoint(op);
+      if (output)
+        output = with->getResult(2);
+    }
+    if (output)
+      replaceOutput(builder, op, imported.output, output);
     if (imported.spec->kind == ForeignOpKind::CalculateScales) {
       // A handle of its own: nothing of it is left when the op is dropped.
       created = CalculateScalesOp::create(
@@ -1611,8 +1767,17 @@ void ImportPass::rewrite() {
     for (OpResult result : op->getResults())
       if (!result.use_empty())
         if (Value operand =
-                imported.call.getMutatedOperand(result.getResultNumber()))
+                imported.call.getMutatedOperand(result.getResultNumber())) {
+          if (with && operand == Value(imported.pages[0]))
+            operand = with->getResult(0);
+          else if (with && operand == Value(imported.pages[1]))
+            operand = with->getResult(1);
+          if (operand.getType() != result.getType())
+            operand = UnrealizedConversionCastOp::create(
+                          builder, op->getLoc(), result.getType(), operand)
+                          .getResult(0);
           result.replaceAllUsesWith(operand);
+        }
     keepOtherAttrs(imported, created);
     dead.push_back(op);
     if (Operation *declaration = imported.call.getDeclaration())

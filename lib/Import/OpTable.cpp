@@ -37,6 +37,12 @@ const Word<ForeignOperandRole> kOperandRoles[] = {
     {"output", ForeignOperandRole::Output},
     {"order", ForeignOperandRole::Order},
     {"replaced", ForeignOperandRole::Replaced},
+    {"key_pages", ForeignOperandRole::KeyPages},
+    {"value_pages", ForeignOperandRole::ValuePages},
+    {"page_table", ForeignOperandRole::PageTable},
+    {"lengths", ForeignOperandRole::Lengths},
+    {"query_start", ForeignOperandRole::QueryStart},
+    {"slots", ForeignOperandRole::Slots},
     {"refused", ForeignOperandRole::Refused},
     {"attribute", ForeignOperandRole::Attribute}};
 

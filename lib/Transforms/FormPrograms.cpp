@@ -88,9 +88,11 @@ LogicalResult ProgramBuilder::collectRuns() {
       return;
     op->emitError() << "'" << op->getName() << "' is nested in a '"
                     << op->getParentOp()->getName()
-                    << "'; a program holds straight-line code only: move the "
-                       "op out of it, or "
-                       "unroll it";
+                    << "'; a program holds straight-line code only: "
+                    << (isa<WithPagesOp>(op->getParentOp())
+                            ? "import the graph without cache-operands="
+                              "threaded, or bufferize it first"
+                            : "move the op out of it, or unroll it");
     failedAny = true;
   });
   if (failedAny)

@@ -35,22 +35,26 @@ ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
   SmallVector<std::pair<Value, CacheType>> handles;
   LogicalResult result = success();
   getOperation().walk([&](Operation *op) {
-    FlatSymbolRefAttr name;
-    if (auto get = dyn_cast<GetCacheOp>(op))
-      name = get.getCacheAttr();
-    else if (auto view = dyn_cast<ViewCacheOp>(op))
-      name = view.getCacheAttr();
+    Value handle;
+    if (auto with = dyn_cast<WithPagesOp>(op))
+      handle = with.getHandle();
+    else if (isa<GetCacheOp, ViewCacheOp>(op))
+      handle = op->getResult(0);
     else
       return;
+    FlatSymbolRefAttr name = getHandleSource(handle).second;
     auto it = types.find(name.getValue());
-    if (it == types.end() || it->second == op->getResult(0).getType())
+    if (it == types.end() || it->second == handle.getType())
       return;
-    if (isa<ViewCacheOp>(op)) {
+    if (!isa<GetCacheOp>(op)) {
       result = op->emitError()
                << "the cache " << name << " becomes " << it->second
-               << ", but its buffers are made for "
-               << op->getResult(0).getType()
-               << "; run kvcache-resolve-cache-types before buffers are made";
+               << ", but its "
+               << (isa<ViewCacheOp>(op) ? "buffers are made for "
+                                        : "pages are values for ")
+               << handle.getType()
+               << "; run kvcache-resolve-cache-types before buffers are made, "
+                  "or ask for the type that they have";
       return;
     }
     for (Operation *user : op->getResult(0).getUsers())

@@ -956,3 +956,140 @@ func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x4x512xbf16>) {
   %a = kvcache.mla_attention %q over %c outs(%o) {softmax_scale = -1.0} : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>
   return
 }
+
+// -----
+
+// with_pages (C1): a cache, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{expected @nothing to be a 'kvcache.cache'}}
+  %r:2 = kvcache.with_pages @nothing pages(%p, %p : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// ... its type, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-note@+1 {{the cache is declared here}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{handle type '!kvcache.cache<4 x 64 x bf16>' differs from the cache's '!kvcache.cache<2 x 64 x bf16>'}}
+  %r:2 = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<4 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// ... and no other argument.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{the region has 2 arguments; expected one, the handle}}
+  %r:2 = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>, %d: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// with_pages (C2): two pages, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{has 1 pages; expected 2 for '!kvcache.cache<2 x 64 x bf16>'}}
+  %r:1 = kvcache.with_pages @c pages(%p : tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// ... of the cache's element type and shape.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{pages of @c must be tensor<pages x 16 x 2 x 64 x 'bf16'>, but are 'tensor<7x16x2x64xf16>'}}
+  %r:2 = kvcache.with_pages @c pages(%p, %x : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// with_pages (C3): query starts, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<4xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{query_start has 4 entries; expected 3 for 2 lengths}}
+  %r:2 = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<4xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// ... and rows of the page table.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<3x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{the page table has 3 rows; expected 2, one for each length}}
+  %r:2 = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<3x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield
+  }
+  return
+}
+
+// -----
+
+// with_pages (C4): results are pages and what is yielded.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: tensor<7x16x2x64xbf16>, %x: tensor<7x16x2x64xf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %s: tensor<8xi64>) {
+  // expected-error@+1 {{has results of types 'tensor<7x16x2x64xbf16>', 'tensor<7x16x2x64xbf16>'; expected those of the pages and of what is yielded, 'tensor<7x16x2x64xbf16>', 'tensor<7x16x2x64xbf16>', 'tensor<8xi64>'}}
+  %r:2 = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%s : tensor<8xi64>)
+    -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.yield %s : tensor<8xi64>
+  }
+  return
+}
+
+// -----
+
+// yield (C1): only in a with_pages.
+func.func @f() {
+  // expected-error@+1 {{expects parent op 'kvcache.with_pages'}}
+  kvcache.yield
+}

@@ -50,6 +50,23 @@ module @dynamic {
 
 // -----
 
+// The op for paged caches; its table comes with the declared cache.
+
+// CHECK-LABEL: module @paged
+// CHECK: kvcache.write %{{.*}}, %{{.*}} to %{{.*}} : tensor<?x2x64xf16>
+// CHECK: kvcache.paged_attention %{{.*}} over %{{.*}} outs(%{{.*}}) {soft_cap = 3.000000e+01 : f64}
+// CHECK: return %{{.*}}, %[[KC:arg3]] : tensor<?x256xf16>, tensor<9x16x2x64xf8E4M3FN>
+module @paged {
+  func.func @main(%q: tensor<?x256xf16>, %k: tensor<?x128xf16>, %v: tensor<?x128xf16>, %kc: tensor<9x16x2x64xf8E4M3FN>, %vc: tensor<9x16x2x64xf8E4M3FN>, %start: tensor<4xi32>, %past: tensor<3xi32>, %table: tensor<3x3xi32>) -> (tensor<?x256xf16>, tensor<9x16x2x64xf8E4M3FN>) {
+    // expected-remark @+1 {{stay unused}}
+    %o:3 = "com.microsoft.PagedAttention"(%q, %k, %v, %kc, %vc, %start, %past, %table) {onnx_node_name = "layers.1", num_heads = 4 : si64, kv_num_heads = 2 : si64, softcap = 3.000000e+01 : f32, k_quant_type = "PER_TENSOR", is_causal = 1 : si64}
+      : (tensor<?x256xf16>, tensor<?x128xf16>, tensor<?x128xf16>, tensor<9x16x2x64xf8E4M3FN>, tensor<9x16x2x64xf8E4M3FN>, tensor<4xi32>, tensor<3xi32>, tensor<3x3xi32>) -> (tensor<?x256xf16>, tensor<9x16x2x64xf8E4M3FN>, tensor<9x16x2x64xf8E4M3FN>)
+    return %o#0, %o#1 : tensor<?x256xf16>, tensor<9x16x2x64xf8E4M3FN>
+  }
+}
+
+// -----
+
 func.func @main(%q: tensor<3x1x256xf16>, %k: tensor<3x1x128xf16>, %seqlens: tensor<3xi32>, %total: tensor<i32>) {
   %none = "onnx.NoValue"() : () -> none
   // expected-error @+1 {{'com.microsoft.GroupQueryAttention' of layer 'model.layers.0.self_attn.attn' has 'do_rotary' = 1 : si64: the op rotates query and key itself; export the model with rotary embeddings as ops of their own}}

@@ -30,6 +30,11 @@ POISON = {"f8E4M3FN": 0x7F, "f8E5M2": 0x7D, "f8E4M3FNUZ": 0x80, "bf16": 0x7FC1, 
           "f32": 0x7FC00001}
 
 
+# Pages that are values become buffers first; all is written in place, so the
+# function needs no results.
+THREADED = ["--one-shot-bufferize=bufferize-function-boundaries=1 function-boundary-type-conversion=identity-layout-map"]
+
+
 def bits(array):
     return array.view({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[array.itemsize])
 
@@ -55,7 +60,7 @@ class Case:
 
     def __init__(self, name, *, cache="f8E4M3FN", rows="bf16", layout="nhd", q_heads=4, kv_heads=2,
                  dim=64, page=16, k_scale=(0.0123,), v_scale=(0.0345,), softmax=0.125, cap=None,
-                 window=None, memrefs=False, lse=True, pages=7):
+                 window=None, memrefs=False, threaded=False, lse=True, pages=7):
         self.__dict__.update(locals())
 
     def text(self):
@@ -74,6 +79,33 @@ class Case:
         returned = "%r:2" if self.lse else "%r"
         values = "%r#0, %r#1" if self.lse else "%r"
         scale = lambda s: "[" + ", ".join(f"{np.float32(x):.9e}" for x in s) + "]"
+        attention = f"kvcache.paged_attention %q over %c outs({outs}) {{{', '.join(attributes)}}} : {query}, {handle} -> {types}"
+        write = f"kvcache.write %k, %v to %c : {row}, {row}, {handle}"
+        if self.threaded:
+            # The pages are values; their owner declares the strides.
+            strides = [stride // pool.itemsize for pool in self.pools()[:1] for stride in pool.strides]
+            pages = f"tensor<{self.pages}x{self.page}x{self.kv_heads}x{self.dim}x{self.cache}>"
+            layout = f"bufferization.buffer_layout = strided<{strides}, offset: ?>, "
+            named = [("kp", pages, layout, "c.k_cache"), ("vp", pages, layout, "c.v_cache"),
+                     ("t", "tensor<?x?xi32>", "", "page_table"), ("n", "tensor<?xi32>", "", "lengths"),
+                     ("s", "tensor<?xi32>", "", "query_start"), ("m", "tensor<?xi64>", "", "slot_mapping")]
+            arguments = ", ".join(f'%{a}: {t} {{{more}kvcache.name = "{name}"}}' for a, t, more, name in named)
+            return f"""
+kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
+kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
+kvcache.cache_group @full page_size {self.page}
+kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v)
+func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}, {arguments}) {{
+  %kn, %vn, %a:{len(values.split())} = kvcache.with_pages @c pages(%kp, %vp : {pages}, {pages}) page_table(%t : tensor<?x?xi32>)
+    lengths(%n : tensor<?xi32>) query_start(%s : tensor<?xi32>) slots(%m : tensor<?xi64>) -> {pages}, {pages}, {types} {{
+  ^bb0(%c: {handle}):
+    {write}
+    {returned} = {attention}
+    kvcache.yield {values} : {types}
+  }}
+  return
+}}
+"""
         return f"""
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
@@ -81,8 +113,8 @@ kvcache.cache_group @full page_size {self.page}
 kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}
 func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}) {results} {{
   %c = kvcache.get_cache @c : {handle}
-  kvcache.write %k, %v to %c : {row}, {row}, {handle}
-  {'' if self.memrefs else returned + ' ='} kvcache.paged_attention %q over %c outs({outs}) {{{', '.join(attributes)}}} : {query}, {handle} -> {types}
+  {write}
+  {'' if self.memrefs else returned + ' ='} {attention}
   return {'' if self.memrefs else values + ' : ' + types}
 }}
 """
@@ -181,7 +213,7 @@ def call(model, case, batch, pools, out, lse):
                "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots}
     names = model.argument_names()
     results = model(*own, *(by_name[name] for name in names[len(own):]))
-    if case.memrefs:
+    if case.memrefs or case.threaded:
         return out, lse
     return results if case.lse else (results[0], None)
 
@@ -256,7 +288,7 @@ class Suite:
             path = os.path.join(self.workdir, stem + ".mlir")
             with open(path, "w") as file:
                 file.write(text)
-            self.compiled[text] = CpuModel(self.kvcache_opt, path, self.workdir, stem=stem)
+            self.compiled[text] = CpuModel(self.kvcache_opt, path, self.workdir, passes=THREADED if "with_pages" in text else (), stem=stem)
         return self.compiled[text]
 
     def check(self, case, batch, name=None):
@@ -333,6 +365,9 @@ class Suite:
         rng = np.random.default_rng(20261130)
         for case in (
                 Case("e4m3 NHD, bf16 rows"),
+                Case("pages as values, NHD", threaded=True),
+                Case("pages as values, HND", threaded=True, layout="hnd", rows="f16", window=3),
+                Case("pages as values, packed, e5m2", threaded=True, layout="packed", cache="f8E5M2"),
                 Case("e4m3 HND, f16 rows, window 3", layout="hnd", rows="f16", window=3),
                 Case("e4m3 packed, f32 rows, soft cap, window 0", layout="packed", rows="f32", cap=30.0,
                      window=0),

@@ -88,6 +88,10 @@ namespace mlir::kvcache {
 /// The declaration behind a handle, or null when the handle is an argument.
 CacheOp getCacheDeclaration(Value handle);
 
+/// The op that makes a handle, get_cache, view_cache or the with_pages around
+/// it, and the symbol that it names; nulls for other arguments.
+std::pair<Operation *, FlatSymbolRefAttr> getHandleSource(Value handle);
+
 /// Largest finite value of a quantized element type, in its own semantics.
 llvm::APFloat getLargestFinite(FloatType type);
 

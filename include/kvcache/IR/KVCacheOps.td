@@ -258,6 +258,94 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMeth
   let hasVerifier = 0;
 }
 
+def KVCache_WithPagesOp : KVCache_Op<"with_pages", [
+    SingleBlockImplicitTerminator<"YieldOp">, RecursiveMemoryEffects,
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "cache ops on a cache whose memory is a tensor value";
+  let description = [{
+    For graphs that thread the cache through as a value. The region gets a
+    handle to the given pages, and the cache ops in it run in their order; the
+    results are the new values of the pages and, behind them, what the region
+    yields. The other operands are those of `kvcache.view_cache`, as tensors.
+
+    Bufferization puts the op's region in its place, on a `kvcache.view_cache`
+    of the buffers. Pages are written in place: where that would need a copy
+    (their old value is used later, or nobody may write them), it is an error
+    that says why. The layout of a page is then that of the strides which the
+    buffer's owner declares, as `bufferization.buffer_layout` of a function's
+    argument for example; the cache's `layout` follows it.
+
+    Constraints:
+
+    * (C1) the symbol is a `kvcache.cache`, and the region's argument has its
+      type;
+    * (C2) there are two pages, or one of a latent cache, of the cache's element
+      type, page size, KV heads and head dim;
+    * (C3) `query_start` has one entry more than `lengths`, and the page table
+      one row for each entry of `lengths`, where these sizes are static;
+    * (C4) the results have the types of the pages, and then of what is yielded.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @step(%q: tensor<8x4x64xbf16>, %k: tensor<8x2x64xbf16>, %v: tensor<8x2x64xbf16>, %out: tensor<8x4x64xbf16>,
+                    %kp: tensor<7x16x2x64xf8E4M3FN>, %vp: tensor<7x16x2x64xf8E4M3FN>, %table: tensor<2x2xi32>,
+                    %lengths: tensor<2xi32>, %start: tensor<3xi32>, %slots: tensor<8xi64>)
+        -> (tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>, tensor<8x4x64xbf16>) {
+      %kn, %vn, %o = kvcache.with_pages @layer0 pages(%kp, %vp : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>)
+        page_table(%table : tensor<2x2xi32>) lengths(%lengths : tensor<2xi32>) query_start(%start : tensor<3xi32>)
+        slots(%slots : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>, tensor<8x4x64xbf16> {
+      ^bb0(%c: !kvcache.cache<2 x 64 x f8E4M3FN>):
+        kvcache.write %k, %v to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+        %a = kvcache.paged_attention %q over %c outs(%out) {softmax_scale = 1.250000e-01 : f64}
+          : tensor<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<8x4x64xbf16>
+        kvcache.yield %a : tensor<8x4x64xbf16>
+      }
+      return %kn, %vn, %o : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>, tensor<8x4x64xbf16>
+    }
+    ```
+  }];
+  let arguments = (ins
+    FlatSymbolRefAttr:$cache,
+    Variadic<TensorRankOf<[AnyType], [4]>>:$pages,
+    TensorRankOf<[I32], [2]>:$page_table,
+    TensorRankOf<[I32], [1]>:$lengths,
+    TensorRankOf<[I32], [1]>:$query_start,
+    TensorRankOf<[I64], [1]>:$slots
+  );
+  let results = (outs Variadic<AnyRankedTensor>:$results);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    $cache `pages` `(` $pages `:` type($pages) `)` `page_table` `(` $page_table `:` type($page_table) `)`
+    `lengths` `(` $lengths `:` type($lengths) `)` `query_start` `(` $query_start `:` type($query_start) `)`
+    `slots` `(` $slots `:` type($slots) `)` attr-dict `->` type($results) $body
+  }];
+  let hasVerifier = 0;
+  let extraClassDeclaration = [{
+    /// The handle that the region gets.
+    BlockArgument getHandle() { return getBody().getArgument(0); }
+  }];
+}
+
+def KVCache_YieldOp : KVCache_Op<"yield", [Pure, Terminator, HasParent<"WithPagesOp">]> {
+  let summary = "ends the region of kvcache.with_pages";
+  let description = [{
+    What the region computes beside the new pages.
+
+    Constraints:
+
+    * (C1) it ends the region of a `kvcache.with_pages`.
+  }];
+  let arguments = (ins Variadic<AnyType>:$values);
+  let builders = [OpBuilder<(ins)>];
+  let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
+  let hasVerifier = 0;
+}
+
 def KVCache_LoadScaleOp : KVCache_Op<"load_scale", [
     MemoryEffects<[MemRead<KVCache_ScaleResource>]>, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "a scale as an SSA value";

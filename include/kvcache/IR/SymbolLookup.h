@@ -16,13 +16,8 @@ namespace mlir::kvcache {
 /// The declaration behind a handle, or null when the handle is an argument.
 inline CacheOp getCacheDeclaration(Value handle,
                                    SymbolTableCollection &symbols) {
-  Operation *def = handle.getDefiningOp();
-  FlatSymbolRefAttr name;
-  if (auto get = dyn_cast_or_null<GetCacheOp>(def))
-    name = get.getCacheAttr();
-  else if (auto view = dyn_cast_or_null<ViewCacheOp>(def))
-    name = view.getCacheAttr();
-  else
+  auto [def, name] = getHandleSource(handle);
+  if (!def)
     return nullptr;
   // A program is a symbol table of its own; caches are declared outside it.
   for (Operation *op = def->getParentOp(); op; op = op->getParentOp())

@@ -36,6 +36,12 @@ enum class ForeignOperandRole {
   Order,    ///< carries no data; orders the op after the cache update
   Replaced, ///< pages, slots or a scale: what the cache's declaration stands
             ///< for
+  KeyPages, ///< pages and tables as values: replaced, or threaded through
+  ValuePages,
+  PageTable,
+  Lengths,
+  QueryStart,
+  Slots,
   Refused,  ///< known, but an op that has it cannot be imported
   Attribute ///< a constant in torch form, elsewhere an attribute of this name
 };

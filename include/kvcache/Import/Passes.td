@@ -42,6 +42,10 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     stand between. Keys and values of the attention must be those that were
     written, because the attention reads the cache.
 
+    With `cache-operands=threaded` ops whose pages and tables are operands become
+    `kvcache.with_pages`, so that pages stay values which the graph hands on; the
+    cache has the element type and the page size of its pages. Otherwise:
+
     Graphs that pass caches, slots and scales as arguments keep them, unused,
     with a remark: a function that returns its caches returns what it was given,
     because the declared cache takes their place. A scale whose value a graph
@@ -101,6 +105,10 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     ListOption<"opTable", "op-table", "std::string",
                "JSON files with more ops: their names and the roles of their "
                "operands (docs/op-table.md)">,
+    Option<"cacheOperands", "cache-operands", "std::string", "\"replaced\"",
+           "What becomes of pages and tables that ops have as operands: "
+           "replaced (by the declared cache and its group) or threaded (they "
+           "stay values, in kvcache.with_pages)">,
     Option<"requireAttention", "require-attention", "bool", "false",
            "A graph without any attention over a cache is an error">,
     Option<"checkpoint", "checkpoint", "std::string", "\"\"",
