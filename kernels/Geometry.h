@@ -477,6 +477,17 @@ constexpr long long countersBytes(int gridX, int gridY, int numSplits) {
 /// Keys that a CTA of the prefill kernel takes at once.
 constexpr int prefillTile = 64;
 
+/// Keys of one step of a warp over a tile: 32 share what is done once a step,
+/// and the loads of queries from shared memory, where the registers hold so
+/// many scores; else 16. `plain`: no window, soft cap, sinks or ALiBi.
+[[gnu::always_inline]] constexpr inline int
+prefillStep(int arch, int queryType, int headDim, bool plain) {
+  return arch >= 89 && plain && queryType != F32 && headDim != 112 &&
+                 headDim != 128
+             ? 32
+             : 16;
+}
+
 /// Query rows of a warp: as many as fill its columns with the heads of a block.
 [[gnu::always_inline]] constexpr inline int prefillRowsPerWarp(int group,
                                                                int headDim) {
@@ -650,7 +661,9 @@ constexpr const char *mlaProblem(int arch, int queryType, int cacheType,
           ? queryType != F16
           : (cacheType == CacheBF16 || cacheType == TileScaled) &&
                 queryType != BF16)
-    return "a latent cache with 16-bit elements takes queries of their type";
+    return "a latent cache with 16-bit elements or tile scales takes queries "
+           "of "
+           "its own type, bf16 for fp8_ds_mla";
   if (rows < 1 || rows > maxRowsPerCta ||
       (rows > 1 && rows * heads > maxMlaColumns))
     return "a CTA takes 1 to 8 query rows, and 64 columns";
@@ -701,6 +714,12 @@ constexpr Grid prefillLaunchGrid(int maxTokens, int maxSequences,
           1};
 }
 
+constexpr Grid mlaLaunchGrid(int maxTokens, int maxSequences, int heads,
+                             int rows, int numSplits) {
+  return {ceilDiv(heads, mlaHeadsPerCta(heads, rows)),
+          rowBlocks(maxTokens, maxSequences, rows), numSplits};
+}
+
 struct SplitChoice {
   int splitTokens;
   int numSplits;
@@ -712,15 +731,16 @@ struct SplitChoice {
 ///
 ///     waves * (ceil(capacity / n / tokens per iteration) + 2.8) + merge(n)
 ///
-/// iterations, where merge(n) = n > 1 ? 0.5 + n / 8 : 0: reading a partial of
-/// 8 heads moves an eighth of the bytes of an iteration of four warps. The
-/// smallest cost wins, fewer splits at ties. The unit `splitTokens` is two
-/// iterations, so that the fixed cost does not dominate a live split.
+/// iterations, where merge(n) = n > 1 ? 0.5 + n * mergePerSplit : 0: reading a
+/// partial of 8 heads moves an eighth of the bytes of an iteration of four
+/// warps. The smallest cost wins, fewer splits at ties. The unit `splitTokens`
+/// is two iterations, so that the fixed cost does not dominate a live split.
 /// `keys` is the most that a row can see: the capacity of its pages or the
 /// window. `sharedBytes` is that of the launch.
 constexpr SplitChoice chooseSplits(int arch, int sharedBytes, int pageSize,
                                    int tile, int gridX, int gridY,
-                                   long long keys) {
+                                   long long keys,
+                                   double mergePerSplit = 0.125) {
   long long resident =
       static_cast<long long>(maxOf(1, ctasPerSM(arch, sharedBytes))) *
       machineOf(arch).multiprocessors;
@@ -739,13 +759,24 @@ constexpr SplitChoice chooseSplits(int arch, int sharedBytes, int pageSize,
     long long waves = (ctas * n + resident - 1) / resident;
     double cost = static_cast<double>(waves) *
                       (static_cast<double>(iterations) + fixedIterations) +
-                  (n > 1 ? 0.5 + n / 8.0 : 0.0);
+                  (n > 1 ? 0.5 + n * mergePerSplit : 0.0);
     if (n == 1 || cost < bestCost) {
       best = n;
       bestCost = cost;
     }
   }
   return {granule, best};
+}
+
+/// The same for MLA, whose splits take whole tiles: all warps of a CTA share a
+/// tile, and look up the page of each token. A partial of 64 columns is counted
+/// as one iteration: it has 128 KiB, which L2 gives in half the time that the
+/// products of a tile of 64 rows take.
+constexpr SplitChoice chooseMlaSplits(int arch, int sharedBytes, int columns,
+                                      int tile, int gridX, int gridY,
+                                      long long keys) {
+  return chooseSplits(arch, sharedBytes, 1, tile / warpsPerCta, gridX, gridY,
+                      keys, columns / 64.0);
 }
 
 } // namespace kernels

@@ -11,9 +11,9 @@
 // serves all warps:
 //
 //   codes of tile i + 1, i + 2 on their way
-//   barrier | codes i -> f16, each its share | barrier | 4 x 16 keys a warp
+//   barrier | codes i -> f16, each its share | barrier | steps of each warp
 //
-// The arithmetic of 16 keys is tileStep of decode attention for a cache of f16.
+// A step of 16 or 32 keys is tileStep of decode attention for a cache of f16.
 // Steps that a warp's rows see wholly skip the mask; those that none of its
 // rows sees are skipped themselves. A value that is NaN or infinite reaches all
 // rows of a CTA that share a step with one that sees it.
@@ -108,6 +108,7 @@ KVCACHE_EXPORT kvcache_prefill(
   const int heads = headsPerCta(group, 1, head_dim);
   const int warpRows = prefillRowsPerWarp(group, head_dim);
   const int rows = warps * warpRows;
+  const bool plain = !has_window && !has_soft_cap && !has_sinks && !has_alibi;
   const AttentionShape codes = {arch,
                                 q_type,
                                 cache_type,
@@ -122,7 +123,7 @@ KVCACHE_EXPORT kvcache_prefill(
                                 v_page_stride,
                                 v_token_stride,
                                 v_head_stride,
-                                16,
+                                prefillStep(arch, q_type, head_dim, plain),
                                 2,
                                 1,
                                 warpRows,
@@ -187,7 +188,8 @@ KVCACHE_EXPORT kvcache_prefill(
                 static_cast<i64>(kvHead) * v_head_stride;
   tiles.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
-  int base = tiles.firstKey / 16 * 16;
+  const int step = shape.tile;
+  int base = tiles.firstKey / step * step;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (base + i * prefillTile < tiles.keys)
@@ -213,12 +215,12 @@ KVCACHE_EXPORT kvcache_prefill(
     // The steps that this warp's rows see any key of.
     int end = minOf(prefillTile, keys - token), begin = 0;
     if (has_window && low > token)
-      begin = (low - token) / 16 * 16;
+      begin = (low - token) / step * step;
 #pragma unroll 1
-    for (int i = begin; i < end; i += 16) {
+    for (int i = begin; i < end; i += step) {
       int key = token + i;
       u32 at = k + i * pitch;
-      bool whole = key + 16 <= high && key + 16 <= keys &&
+      bool whole = key + step <= high && key + step <= keys &&
                    (!has_window || key >= low + warpRows - 1);
       Mask mask = {low - key, high - key, has_window ? low - key : 0,
                    keys - key};

@@ -49,7 +49,10 @@ constexpr NamedValue<BufferOwner> bufferOwners[] = {
     {BufferOwner::Caller, "caller"}, {BufferOwner::Runtime, "runtime"}};
 
 constexpr NamedValue<LaunchOp> launchOps[] = {
-    {LaunchOp::Write, "write"}, {LaunchOp::PagedAttention, "paged_attention"}};
+    {LaunchOp::Write, "write"},
+    {LaunchOp::PagedAttention, "paged_attention"},
+    {LaunchOp::WriteLatent, "write_latent"},
+    {LaunchOp::MLAAttention, "mla_attention"}};
 
 template <typename Enum, size_t N>
 std::string_view nameOf(const NamedValue<Enum> (&table)[N], Enum value) {
@@ -276,6 +279,15 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
   int heads = value("q_heads"), kvHeads = value("kv_heads"),
       dim = value("head_dim"), tokens = int(sizes.maxTokens),
       sequences = int(sizes.maxSequences);
+  if (int latent = value("latent_dim"); latent && value("rope_dim")) {
+    kernels::Grid grid = {
+        kernels::latentWriteGrid(tokens, latent, value("rope_dim")), 1, 1};
+    if (int latentHeads = value("heads");
+        latentHeads && value("rows") && value("num_splits"))
+      grid = kernels::mlaLaunchGrid(tokens, sequences, latentHeads,
+                                    value("rows"), value("num_splits"));
+    return std::array<int64_t, 3>{grid.x, grid.y, grid.z};
+  }
   if (!value("arch") || !kvHeads || dim < 16 || dim > 512 ||
       kvHeads > 1 << 12 || (heads && heads < kvHeads))
     return std::nullopt;
@@ -316,6 +328,10 @@ std::string scaleText(const ManifestScale &scale) {
   return text;
 }
 
+bool isWrite(LaunchOp op) {
+  return op == LaunchOp::Write || op == LaunchOp::WriteLatent;
+}
+
 std::string cacheCompatibility(const Layer &layer) {
   char text[512];
   int size = std::snprintf(
@@ -328,6 +344,8 @@ std::string cacheCompatibility(const Layer &layer) {
       static_cast<long long>(layer.headDim));
   std::string key(text, size_t(size));
   key += "layout=" + layer.layout;
+  if (layer.isLatent())
+    key += ";rope=" + std::to_string(layer.ropeDim);
   for (const auto &[role, scale] :
        {std::pair("k", &layer.kScale), std::pair("v", &layer.vScale)}) {
     if (scale->perHead.empty())

@@ -290,6 +290,8 @@ Layer readLayer(const Value &value) {
   object.read("query_heads", layer.queryHeads, 1, 1 << 16);
   object.read("kv_heads", layer.kvHeads, 1, 1 << 16);
   object.read("head_dim", layer.headDim, 1, 1 << 16);
+  if (std::optional<Value> member = object.optional("rope_dim"))
+    layer.ropeDim = member->integer(1, 1 << 16);
   object.read("page_size", layer.pageSize, 1, 1 << 20);
   object.read("layout", layer.layout);
   object.required("softmax_scale", [&](const Value &member) {
@@ -509,7 +511,8 @@ Launch readLaunch(const Value &value) {
   object.read("program", launch.program);
   object.read("segment", launch.segment);
   object.read("kernel", launch.kernel);
-  object.read("op", launch.op, parseLaunchOp, "write or paged_attention");
+  object.read("op", launch.op, parseLaunchOp,
+              "write, paged_attention, write_latent or mla_attention");
   object.read("layer", launch.layer);
   readDimensions(object, "grid", launch.grid);
   readDimensions(object, "block", launch.block);

@@ -317,11 +317,23 @@ private:
     case ElementType::BF16:
     case ElementType::F16:
       break;
+    case ElementType::U8:
+      if (layer.isLatent())
+        break;
+      [[fallthrough]];
     default:
       fail(path + ".element_type",
-           "expected f8E4M3FN, f8E5M2, bf16 or f16 for a cache, found " +
+           "expected f8E4M3FN, f8E5M2, bf16 or f16 for a cache, or u8 for a "
+           "latent one, found " +
                std::string(elementTypeName(layer.elementType)));
     }
+    if (layer.isLatent() && (layer.kvHeads != 1 || layer.valueDim() < 1))
+      fail(path + ".rope_dim",
+           "expected one KV head and a rotary part shorter than head_dim, "
+           "found " +
+               std::to_string(layer.kvHeads) + " KV heads and " +
+               std::to_string(layer.ropeDim) + " of " +
+               std::to_string(layer.headDim));
     positive(path + ".softmax_scale", layer.softmaxScale);
     if (layer.softCap)
       positive(path + ".soft_cap", *layer.softCap);
@@ -378,18 +390,29 @@ private:
     const Capacities &sizes = manifest.capacities;
     std::vector<int64_t> queries = {sizes.maxTokens, layer.queryHeads,
                                     layer.headDim};
-    std::vector<int64_t> rows = {sizes.maxTokens, layer.kvHeads, layer.headDim};
+    std::vector<int64_t> outputs = queries;
+    outputs.back() = layer.valueDim();
+    std::vector<int64_t> keys = {sizes.maxTokens, layer.kvHeads, layer.headDim};
+    std::vector<int64_t> values = keys;
+    if (layer.isLatent()) {
+      keys = {sizes.maxTokens, layer.valueDim()};
+      values = {sizes.maxTokens, layer.ropeDim};
+      if (names.kCache != names.vCache)
+        fail(path + ".v_cache", "expected " + quoted(names.kCache) +
+                                    ", as k_cache of a latent layer, found " +
+                                    quoted(names.vCache));
+    }
     std::vector<int64_t> pages = {sizes.numPages, layer.pageSize, layer.kvHeads,
-                                  layer.headDim};
+                                  layer.rowWidth()};
     layerBuffer(path + ".query", names.query, BufferRole::Activation, queries);
     layerBuffer(path + ".output", names.output, BufferRole::Activation,
-                queries);
+                outputs);
     if (names.key.empty() != names.value.empty())
       fail(path + (names.key.empty() ? ".key" : ".value"),
            "expected key and value together, found one of them");
     if (!names.key.empty()) {
-      layerBuffer(path + ".key", names.key, BufferRole::Activation, rows);
-      layerBuffer(path + ".value", names.value, BufferRole::Activation, rows);
+      layerBuffer(path + ".key", names.key, BufferRole::Activation, keys);
+      layerBuffer(path + ".value", names.value, BufferRole::Activation, values);
       layerBuffer(path + ".slot_mapping", names.slotMapping, BufferRole::Slots,
                   {sizes.maxTokens});
     }
@@ -585,9 +608,17 @@ private:
     if (failure)
       return;
     const LayerBuffers &names = layer->buffers;
-    bool isWrite = launch.op == LaunchOp::Write;
-    for (const std::string *name : {isWrite ? &names.key : &names.query,
-                                    isWrite ? &names.value : &names.output}) {
+    bool latent = launch.op == LaunchOp::WriteLatent ||
+                  launch.op == LaunchOp::MLAAttention;
+    if (latent != layer->isLatent())
+      return fail(path + ".op",
+                  "expected the " +
+                      std::string(layer->isLatent() ? "" : "non-") +
+                      "latent form, as layer " + quoted(launch.layer) +
+                      " is, found " + std::string(launchOpName(launch.op)));
+    bool writes = isWrite(launch.op);
+    for (const std::string *name : {writes ? &names.key : &names.query,
+                                    writes ? &names.value : &names.output}) {
       bool isUsed =
           std::any_of(launch.arguments.begin(), launch.arguments.end(),
                       [&](const Argument &argument) {

@@ -113,6 +113,8 @@ JsonValue layerJson(const Layer &layer) {
   object.set("query_heads", layer.queryHeads);
   object.set("kv_heads", layer.kvHeads);
   object.set("head_dim", layer.headDim);
+  if (layer.isLatent())
+    object.set("rope_dim", layer.ropeDim);
   object.set("page_size", layer.pageSize);
   object.set("layout", layer.layout);
   JsonValue softmax = JsonValue::object();

@@ -51,13 +51,38 @@ static constexpr OptionalPointer kAttentionOptional[] = {
     {10, "has_sinks", 1}, {11, "has_alibi", 1},
 };
 
+static constexpr llvm::StringRef kWriteLatentStructure[] = {
+    "arch",      "in_type",     "cache_type",   "latent_dim",   "rope_dim",
+    "page_size", "page_stride", "token_stride", "scale_is_pow2"};
+
+static constexpr llvm::StringRef kMLAStructure[] = {
+    "arch",     "q_type",    "cache_type",   "heads",        "latent_dim",
+    "rope_dim", "page_size", "page_stride",  "token_stride", "tile",
+    "stages",   "rows",      "split_tokens", "num_splits",   "has_lse"};
+
+static constexpr OptionalPointer kMLAOptional[] = {
+    {6, "has_lse", 1}, {7, "num_splits", 2}, {8, "num_splits", 2}};
+
+using ::kvcache::LaunchOp;
+
 static constexpr DeviceFunction kFunctions[] = {
-    {"kvcache_write", 5, {}, 4, 2, 1, kWriteStructure},
-    {"kvcache_paged_attention", 12, kAttentionOptional, 7, 2, 0,
-     kAttentionStructure},
-    {"kvcache_paged_attention_strided", 12, kAttentionOptional, 13, 2, 0,
-     kStridedStructure},
-    {"kvcache_prefill", 10, kPrefillOptional, 7, 2, 0, kPrefillStructure},
+    {"kvcache_write", LaunchOp::Write, 5, {}, 4, 2, 1, kWriteStructure},
+    {"kvcache_paged_attention", LaunchOp::PagedAttention, 12,
+     kAttentionOptional, 7, 2, 0, kAttentionStructure},
+    {"kvcache_paged_attention_strided", LaunchOp::PagedAttention, 12,
+     kAttentionOptional, 13, 2, 0, kStridedStructure},
+    {"kvcache_prefill", LaunchOp::PagedAttention, 10, kPrefillOptional, 7, 2, 0,
+     kPrefillStructure},
+    {"kvcache_write_latent",
+     LaunchOp::WriteLatent,
+     4,
+     {},
+     3,
+     0,
+     0,
+     kWriteLatentStructure},
+    {"kvcache_mla_attention", LaunchOp::MLAAttention, 9, kMLAOptional, 5, 0, 0,
+     kMLAStructure},
 };
 
 int64_t DeviceFunction::valueOf(llvm::StringRef constant,

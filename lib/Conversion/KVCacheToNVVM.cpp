@@ -84,7 +84,8 @@ struct ConvertKVCacheToNVVM
     if (!function)
       return launch.emitError()
              << "the device library has no function '" << launch.getFunction()
-             << "'; expected 'kvcache_write' or 'kvcache_paged_attention'";
+             << "'; expected one of those of 'kvcache-select-kernels', such as "
+                "'kvcache_write'";
     if (launch.getStructure().size() != function->structure.size())
       return launch.emitError() << "'" << launch.getFunction() << "' has "
                                 << function->structure.size()
@@ -106,7 +107,8 @@ struct ConvertKVCacheToNVVM
       return launch.emitError()
              << "'" << launch.getFunction() << "' takes " << expected
              << " buffers here, but the launch has " << given;
-    int64_t kvHeads = function->valueOf("kv_heads", structure);
+    int64_t kvHeads =
+        function->scales ? function->valueOf("kv_heads", structure) : 1;
     unsigned numConstants = launch.getConstants().size(),
              perHead = function->constants + function->scales * (kvHeads - 1);
     if (numConstants != function->constants && numConstants != perHead)

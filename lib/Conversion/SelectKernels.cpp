@@ -140,6 +140,10 @@ struct SelectKernels
         result = select(write);
       else if (auto attention = dyn_cast<PagedAttentionOp>(op))
         result = select(program, segment, attention);
+      else if (auto write = dyn_cast<WriteLatentOp>(op))
+        result = select(write);
+      else if (auto attention = dyn_cast<MLAAttentionOp>(op))
+        result = select(program, attention);
       else if (isa<CacheOpInterface>(op))
         result = op.emitError()
                  << "no kernel for '" << op.getName()
@@ -186,8 +190,9 @@ struct SelectKernels
       return op->emitError()
              << "no kernel for a cache of " << type.getElementType()
              << " (layer \"" << cache.op.getLayer()
-             << "\"); f8E4M3FN, f8E5M2, f16 and bf16 are supported: choose one "
-                "with kv-cache-dtype";
+             << "\"); f8E4M3FN, f8E5M2, f16 and bf16 are supported"
+             << (type.isLatent() ? ", and fp8_ds_mla" : "")
+             << ": choose one with kv-cache-dtype";
     cache.type = *element;
     for (auto [role, buffer, values] :
          {std::tuple<StringRef, ScaleBufferOp, SmallVector<float> *>{
@@ -240,7 +245,9 @@ struct SelectKernels
       std::tie(cache.maxSequences, cache.maxTokens) =
           program.getRoom(cache.group);
     for (int64_t stride : cache.op.getPageStrides())
-      cache.strides.push_back(stride * geometry::cacheBytes(cache.type));
+      cache.strides.push_back(cache.type == geometry::TileScaled
+                                  ? stride
+                                  : stride * geometry::cacheBytes(cache.type));
     return cache;
   }
 
@@ -263,6 +270,8 @@ struct SelectKernels
       return geometry::CacheF16;
     if (type.isBF16())
       return geometry::CacheBF16;
+    if (type.isInteger(8)) // fp8_ds_mla rows, of a latent cache
+      return geometry::TileScaled;
     return std::nullopt;
   }
 
@@ -271,7 +280,8 @@ struct SelectKernels
     return names[type];
   }
   static StringRef cacheName(int type) {
-    static constexpr StringRef names[] = {"e4m3", "e5m2", "f16", "bf16"};
+    static constexpr StringRef names[] = {"e4m3", "e5m2", "f16", "bf16",
+                                          "ds_mla"};
     return names[type];
   }
 
@@ -366,6 +376,68 @@ struct SelectKernels
     return success();
   }
 
+  /// Refuses latent rows that no kernel has.
+  static LogicalResult checkLatent(Operation *op, Cache &cache) {
+    CacheType type = cache.op.getCacheType();
+    if (const char *problem = geometry::latentProblem(
+            cache.type, type.getLatentDim(), type.getRopeDim(),
+            cache.group.getPageSize(), cache.strides[0], cache.strides[1]))
+      return op->emitError()
+             << "no kernel for the latent cache " << type << " of layer \""
+             << cache.op.getLayer() << "\": " << problem;
+    return success();
+  }
+
+  /// Structural constants of a latent cache, in the order of the kernels.
+  static void addLatent(LaunchBuilder &launch, Cache &cache) {
+    CacheType type = cache.op.getCacheType();
+    launch.structural(type.getLatentDim());
+    launch.structural(type.getRopeDim());
+    launch.structural(cache.group.getPageSize());
+    launch.structural64(cache.strides[0]);
+    launch.structural(cache.strides[1]);
+  }
+
+  LogicalResult select(WriteLatentOp op) {
+    FailureOr<Cache> cache = describe(op);
+    if (failed(cache) || failed(checkTokens(op, op.getLatent(), *cache)) ||
+        failed(checkLatent(op, *cache)))
+      return failure();
+    Type element = cast<MemRefType>(op.getLatent().getType()).getElementType();
+    int input = *activationType(element); // the op takes no other
+    CacheType type = cache->op.getCacheType();
+    int page = cache->group.getPageSize();
+
+    OpBuilder builder(op);
+    LaunchBuilder launch(builder);
+    launch.buffers = {op.getLatent(), op.getRope(), cache->view.getKPages(),
+                      cache->view.getSlots()};
+    launch.f32(cache->k.front(), latentScale(*cache));
+    launch.i32(cache->maxTokens, "max_tokens");
+    launch.i64(cache->numPages * page, "num_pages * page_size");
+    launch.structural(arch);
+    launch.structural(input);
+    launch.structural(cache->type);
+    addLatent(launch, *cache);
+    launch.structural(isPowerOfTwo(cache->k.front()));
+    std::string name =
+        launch.name(Twine("write_latent_") + activationName(input) + "_" +
+                    cacheName(cache->type) + "_d" + Twine(type.getLatentDim()) +
+                    "x" + Twine(type.getRopeDim()) + "_p" + Twine(page));
+    replace(op, launch, name, "kvcache_write_latent",
+            {geometry::latentWriteGrid(cache->maxTokens, type.getLatentDim(),
+                                       type.getRopeDim()),
+             1, 1},
+            0, 0, cache->op);
+    return success();
+  }
+
+  /// Origin of the scale of a latent cache: rows of 16 bits have none, and
+  /// those of fp8_ds_mla their own.
+  static StringRef latentScale(const Cache &cache) {
+    return cache.type < geometry::CacheF16 ? "k_scale" : "no scale";
+  }
+
   //===--------------------------------------------------------------------===//
   // Paged attention
   //===--------------------------------------------------------------------===//
@@ -402,17 +474,39 @@ struct SelectKernels
     return known = program.getArgument(index);
   }
 
+  static LogicalResult checkSoftmaxScale(AttentionOpInterface op,
+                                         Cache &cache) {
+    if (op.getSoftmaxScaleAttr())
+      return success();
+    return op->emitError()
+           << "no kernel selected: the softmax scale of layer \""
+           << cache.op.getLayer()
+           << "\" is not known; run 'kvcache-apply-model-config' with a "
+              "checkpoint or with softmax-scale=F";
+  }
+
+  /// Adds the workspaces of several splits to the buffers of a launch.
+  void addWorkspaces(ProgramOp program, LaunchBuilder &launch, StringRef name,
+                     int gridX, int gridY, int columns, int dim, int splits) {
+    if (splits == 1)
+      return;
+    launch.buffers.push_back(
+        workspace(program, name + ".partials",
+                  geometry::partialsBytes(gridX, gridY, columns, dim, splits),
+                  launch.builder.getF32Type()));
+    launch.buffers.push_back(
+        workspace(program, name + ".counters",
+                  geometry::countersBytes(gridX, gridY, splits),
+                  launch.builder.getI32Type()));
+  }
+
   LogicalResult select(ProgramOp program, SegmentOp segment,
                        PagedAttentionOp op) {
     FailureOr<Cache> cache = describe(op);
     if (failed(cache) || failed(checkTokens(op, op.getQuery(), *cache)))
       return failure();
-    if (!op.getSoftmaxScale())
-      return op.emitError()
-             << "no kernel selected: the softmax scale of layer \""
-             << cache->op.getLayer()
-             << "\" is not known; run 'kvcache-apply-model-config' with a "
-                "checkpoint or with softmax-scale=F";
+    if (failed(checkSoftmaxScale(op, *cache)))
+      return failure();
     auto queryType = cast<MemRefType>(op.getQuery().getType());
     std::optional<int> query = activationType(queryType.getElementType());
     if (!query || cast<MemRefType>(op.getOut().getType()).getElementType() !=
@@ -588,16 +682,8 @@ struct SelectKernels
         "_d" + Twine(dim) + "_p" + Twine(page) +
         (op.getWindow() ? "_window" : "") + (op.getSoftCap() ? "_cap" : "") +
         (perHead ? "_perhead" : ""));
-    if (split.numSplits > 1) {
-      int64_t partials =
-          geometry::partialsBytes(gridX, gridY, columns, dim, split.numSplits);
-      int64_t counters = geometry::countersBytes(gridX, gridY, split.numSplits);
-      Value added[] = {workspace(program, name + ".partials", partials,
-                                 builder.getF32Type()),
-                       workspace(program, name + ".counters", counters,
-                                 builder.getI32Type())};
-      launch.buffers.append(std::begin(added), std::end(added));
-    }
+    addWorkspaces(program, launch, name, gridX, gridY, columns, dim,
+                  split.numSplits);
     InFlightDiagnostic remark =
         op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
                         << ", tiles of " << tuning.tile << " tokens in "
@@ -618,6 +704,112 @@ struct SelectKernels
                                           heads, kvHeads, dim, rows,
                                           split.numSplits),
             shared, tuning.minCtasPerSM, cache->op);
+    return success();
+  }
+
+  //===--------------------------------------------------------------------===//
+  // MLA
+  //===--------------------------------------------------------------------===//
+
+  LogicalResult select(ProgramOp program, MLAAttentionOp op) {
+    FailureOr<Cache> cache = describe(op);
+    if (failed(cache) || failed(checkTokens(op, op.getQuery(), *cache)) ||
+        failed(checkLatent(op, *cache)) ||
+        failed(checkSoftmaxScale(op, *cache)))
+      return failure();
+    auto queryType = cast<MemRefType>(op.getQuery().getType());
+    Type element = queryType.getElementType();
+    CacheType type = cache->op.getCacheType();
+    int latent = type.getLatentDim(), rope = type.getRopeDim();
+    int heads = queryType.getDimSize(1), page = cache->group.getPageSize();
+    int query = *activationType(element); // the op takes no other
+    // Rows of a sequence that share the loads of a tile, and the tuning.
+    int rows =
+        geometry::chooseMlaRows(heads, cache->maxTokens, cache->maxSequences);
+    int gridY =
+        geometry::rowBlocks(cache->maxTokens, cache->maxSequences, rows);
+    if (gridY > geometry::maxRows)
+      return op.emitError()
+             << "max-tokens=" << cache->maxTokens << " exceeds the "
+             << geometry::maxRows << " rows that one grid can have";
+    int columns = geometry::mlaColumns(heads, rows);
+    int gridX = geometry::ceilDiv(heads, geometry::mlaHeadsPerCta(heads, rows));
+    geometry::MlaTuning tuning =
+        geometry::mlaDefaults(arch, cache->type, latent, rope, columns);
+    int shared = geometry::mlaSharedBytes(arch, cache->type, latent, rope,
+                                          columns, tuning.tile, tuning.stages);
+    geometry::SplitChoice split =
+        geometry::chooseMlaSplits(arch, shared, columns, tuning.tile, gridX,
+                                  gridY, cache->maxPages * page);
+    const char *problem = geometry::mlaProblem(
+        arch, query, cache->type, heads, latent, rope, rows, tuning.tile,
+        tuning.stages, split.splitTokens, split.numSplits);
+    if (!problem &&
+        cast<MemRefType>(op.getOut().getType()).getElementType() != element)
+      problem = "the output has the element type of the queries";
+    if (problem)
+      return op.emitError()
+             << "no attention kernel for queries of " << element << ", "
+             << heads << " heads over " << type << " in pages of " << page
+             << " (layer \"" << cache->op.getLayer() << "\"): " << problem;
+    FailureOr<float> factor = fold(op,
+                                   op.getSoftmaxScale()->convertToDouble() *
+                                       static_cast<double>(cache->k.front()) *
+                                       std::log2(std::exp(1.0)),
+                                   "softmax_scale * k_scale * log2(e)");
+    if (failed(factor))
+      return failure();
+
+    OpBuilder builder(op);
+    LaunchBuilder launch(builder);
+    launch.buffers = {op.getQuery(),
+                      cache->view.getKPages(),
+                      cache->view.getPageTable(),
+                      cache->view.getLengths(),
+                      cache->view.getQueryStart(),
+                      op.getOut()};
+    if (op.getLse())
+      launch.buffers.push_back(op.getLse());
+    launch.f32(*factor, cache->type < geometry::CacheF16
+                            ? "softmax_scale * k_scale * log2(e)"
+                            : "softmax_scale * log2(e)");
+    launch.f32(cache->k.front(), latentScale(*cache));
+    launch.i32(cache->maxTokens, "max_tokens");
+    launch.i32(cache->maxSequences, "max_sequences");
+    launch.i32(cache->maxPages, "max_pages_per_sequence");
+    launch.structural(arch);
+    launch.structural(query);
+    launch.structural(cache->type);
+    launch.structural(heads);
+    addLatent(launch, *cache);
+    launch.structural(tuning.tile);
+    launch.structural(tuning.stages);
+    launch.structural(rows);
+    launch.structural(split.splitTokens);
+    launch.structural(split.numSplits);
+    launch.structural(op.getLse() ? 1 : 0);
+    std::string name =
+        launch.name(Twine("mla_attention_") + activationName(query) + "_" +
+                    cacheName(cache->type) + "_h" + Twine(heads) + "_d" +
+                    Twine(latent) + "x" + Twine(rope) + "_p" + Twine(page));
+    addWorkspaces(program, launch, name, gridX, gridY, columns, latent,
+                  split.numSplits);
+    InFlightDiagnostic remark =
+        op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+                        << ", tiles of " << tuning.tile
+                        << " latent rows, which are K and V at once, in "
+                        << tuning.stages << " stages";
+    if (rows > 1)
+      remark << ", " << rows << " rows of a sequence in a CTA";
+    if (gridX > 1)
+      remark << ", " << gridX << " blocks of query heads";
+    remark << ", " << split.numSplits << " splits of at least "
+           << split.splitTokens << " tokens, grid " << gridX << " x " << gridY
+           << " x " << split.numSplits << ", " << shared
+           << " bytes of shared memory";
+    replace(op, launch, name, "kvcache_mla_attention",
+            {gridX, gridY, split.numSplits}, shared, 1, cache->op,
+            geometry::mlaThreads);
     return success();
   }
 };

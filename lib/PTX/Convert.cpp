@@ -23,7 +23,12 @@ enum class Integral : u8 {
 }; // .rni .rzi .rmi .rpi
 
 // i.flags of a general conversion.
-enum : u16 { Saturate = 1, Flush = 2, Relu = 4 };
+enum : u16 {
+  Saturate = 1,
+  Flush = 2,
+  Relu = 4,
+  WideSource = 8, // the source register has 64 bits, whatever the type
+};
 
 struct Scalar {
   Type type;
@@ -178,15 +183,16 @@ Conversion decode(s64 imm) {
 
 void general(Warp &w, const Instr &i) {
   const Conversion c = decode(i.imm);
-  const bool wideSource = c.s.bits == 64, wide = c.d.bits == 64;
+  const bool wideSource = c.s.bits == 64 || (c.flags & WideSource);
+  const bool wide = c.d.bits == 64 || (i.wide & 1);
   for (u32 m = w.lanes; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     u64 x = wideSource ? w.r<u64>(i.s[0])[l] : w.r<u32>(i.s[0])[l];
     u64 r = lowBits(convert(c, x), c.d.bits);
     // Narrow integers live sign-extended or zero-extended in wider registers.
-    if (c.d.bits < 32 && c.d.isSigned())
+    if (c.d.bits < 64 && c.d.isSigned())
       r = u64(signExtend(r, c.d.bits));
-    if (wide || (i.wide & 1))
+    if (wide)
       w.r<u64>(i.d[0])[l] = r;
     else
       w.r<u32>(i.d[0])[l] = c.d.bits == 16 ? u32(r) & 0xffff : u32(r);
@@ -442,16 +448,17 @@ bool kvcache::ptx::lowerConversion(Builder &b, const Statement &s, Instr &i) {
     return false;
   if (!lowerOperands(b, s, i, c.d.units(), {c.s.units()}))
     return false;
-  bool integers = !isFloat(c.d) && !isFloat(c.s);
+  bool integers = !isFloat(c.d) && !isFloat(c.s), whole = !c.flags;
   Handler fn = fastPath(c);
-  // 8- and 16-bit results may be held in wider registers.
-  if (fn && c.d.bits <= 16 && b.isWide(s.operands[0]))
+  // Registers may be wider than the types of what they hold.
+  if (c.s.bits < 64 && b.isWide(s.operands[1]))
+    c.flags |= WideSource;
+  if ((c.flags & WideSource) || (c.d.bits < 64 && b.isWide(s.operands[0])))
     fn = nullptr;
   if (!fn) {
     fn = general;
     i.imm = encode(c);
   }
   return choose(i, fn, cls,
-                integers && !c.flags ? TaintRule::Structural
-                                     : TaintRule::Whole);
+                integers && whole ? TaintRule::Structural : TaintRule::Whole);
 }

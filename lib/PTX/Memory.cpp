@@ -411,10 +411,13 @@ static void load(Warp &w, const Instr &i) {
     taintFromMemory(w, i, x, n);
 }
 
-static u64 storedBits(const Warp &w, const Instr &i, int e, int l) {
-  if (i.width == 8)
-    return w.r<u64>(i.s[1 + e])[l];
-  return w.r<u32>(i.s[1 + e])[l] & ((1ull << (8 * i.width)) - 1);
+/// Element `e` of what lane `l` stores: the low bytes of a register, which may
+/// be wider than the type.
+static const u8 *storedBytes(const Warp &w, const Instr &i, int e, int l) {
+  u16 slot = i.s[1 + e];
+  return (const u8 *)(i.width == 8 || w.isWideSlot(slot)
+                          ? (const void *)&w.r<u64>(slot)[l]
+                          : (const void *)&w.r<u32>(slot)[l]);
 }
 
 /// Lanes that store the same values to the address of an earlier lane: one of
@@ -429,7 +432,8 @@ static u32 duplicateStores(Warp &w, const Instr &i, const u64 *a) {
         continue;
       bool same = true;
       for (int e = 0; e < i.vec; ++e)
-        same &= storedBits(w, i, e, l) == storedBits(w, i, e, k);
+        same &= memcmp(storedBytes(w, i, e, l), storedBytes(w, i, e, k),
+                       i.width) == 0;
       if (!same)
         break;
       duplicates |= 1u << l;
@@ -497,15 +501,14 @@ static void store(Warp &w, const Instr &i) {
       raceMask = ~duplicateStores(w, i, a);
   }
   locate(w, i, a, n, Access::Store, x, raceMask);
-  for (int e = 0; e < i.vec; ++e)
+  for (int e = 0; e < i.vec; ++e) {
+    const u8 *from = storedBytes(w, i, e, 0);
+    const ptrdiff_t step = storedBytes(w, i, e, 1) - from;
     for (u32 m = x.ok; m; m &= m - 1) {
       int l = __builtin_ctz(m);
-      u8 *to = x.host[l] + e * i.width;
-      if (i.width == 8)
-        memcpy(to, &w.r<u64>(i.s[1 + e])[l], 8);
-      else
-        memcpy(to, &w.r<u32>(i.s[1 + e])[l], i.width);
+      memcpy(x.host[l] + e * i.width, from + l * step, i.width);
     }
+  }
   if (w.launch->options.initcheck)
     storeInit(w, i, x, a, n);
 }

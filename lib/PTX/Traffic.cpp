@@ -7,17 +7,27 @@
 using namespace kvcache::ptx;
 
 u32 kvcache::ptx::countSectors(const u64 *a, u32 mask, u32 n) {
+  // Mostly the lanes' addresses ascend.
+  u32 ascending = 0;
+  u64 last = 0; // sector, plus one
+  bool ordered = true;
+  for (u32 m = mask; m && ordered; m &= m - 1) {
+    int l = __builtin_ctz(m);
+    u64 from = (a[l] >> 5) + 1, to = ((a[l] + n - 1) >> 5) + 1;
+    ordered = from >= last;
+    ascending += u32(to - from) + (from != last);
+    last = to;
+  }
+  if (ordered)
+    return ascending;
   u64 sectors[160];
   int count = 0;
-  u64 last = ~0ull;
   for (u32 m = mask; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     for (u64 s = a[l] >> 5, end = (a[l] + n - 1) >> 5; s <= end; ++s)
-      if (s != last)
-        sectors[count++] = last = s;
+      sectors[count++] = s;
   }
-  if (!std::is_sorted(sectors, sectors + count))
-    std::sort(sectors, sectors + count);
+  std::sort(sectors, sectors + count);
   return u32(std::unique(sectors, sectors + count) - sectors);
 }
 
@@ -46,15 +56,27 @@ void kvcache::ptx::countWavefronts(Counters::Shared &c, const u64 *a, u32 mask,
     }
   }
   for (int first = 0; first < lanes; first += group) {
-    u64 words[160];
+    u64 words[160], inBank[32];
+    u32 used = 0;
     int count = 0;
+    bool conflict = false;
     for (int l = first; l < std::min(first + group, 32); ++l)
       if (mask >> l & 1)
         for (u64 word = a[l] >> 2, end = (a[l] + n - 1) >> 2; word <= end;
-             ++word)
+             ++word) {
+          u32 bank = word & 31;
+          conflict |= (used >> bank & 1) && inBank[bank] != word;
+          used |= 1u << bank;
+          inBank[bank] = word;
           words[count++] = word;
+        }
     if (!count)
       continue;
+    if (!conflict) { // each bank once, for any number of lanes
+      ++c.wavefronts;
+      ++c.ideal;
+      continue;
+    }
     std::sort(words, words + count);
     count = int(std::unique(words, words + count) - words);
     u8 perBank[32] = {};

@@ -29,6 +29,8 @@ StringRef programName(ProgramOp program) {
 }
 
 FailureOr<bundle::ElementType> elementType(Operation *op, Type type) {
+  if (type.isInteger(8)) // the bytes of fp8_ds_mla rows
+    return bundle::ElementType::U8;
   std::string text;
   llvm::raw_string_ostream(text) << type;
   if (std::optional<bundle::ElementType> known = bundle::parseElementType(text))
@@ -157,7 +159,7 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   for (Value operand : op->getOperands())
     if (auto argument = dyn_cast<BlockArgument>(operand))
       operands.insert(program.getBufferName(argument.getArgNumber()));
-  bool isWrite = isa<WriteOp>(op.getOperation());
+  bool isWrite = isa<WriteOp, WriteLatentOp>(op.getOperation());
   bundle::Layer *found =
       findLayer(symbol, isWrite, [&](const std::string &name) {
         return operands.contains(name);
@@ -179,6 +181,7 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     layer.elementType = *element;
     layer.kvHeads = type.getNumHeads();
     layer.headDim = type.getHeadDim();
+    layer.ropeDim = type.getRopeDim();
     layer.pageSize = cache.getGroupOp().getPageSize();
     layer.layout = stringifyLayout(cache.getLayout()).str();
     layer.kScale = makeScale(cache.getKScaleOp());
@@ -200,23 +203,30 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   if (auto write = dyn_cast<WriteOp>(op.getOperation())) {
     layer.buffers.key = name(write.getKey());
     layer.buffers.value = name(write.getValue());
-  } else if (auto attention = dyn_cast<PagedAttentionOp>(op.getOperation())) {
-    if (!attention.getSoftmaxScale())
-      return attention.emitError()
+  } else if (auto write = dyn_cast<WriteLatentOp>(op.getOperation())) {
+    layer.buffers.key = name(write.getLatent());
+    layer.buffers.value = name(write.getRope());
+  } else if (auto attention =
+                 dyn_cast<AttentionOpInterface>(op.getOperation())) {
+    FloatAttr scale = attention.getSoftmaxScaleAttr();
+    if (!scale)
+      return attention->emitError()
              << "the softmax scale of layer \"" << layer.name
              << "\" is not known; give a checkpoint with a config.json, or "
                 "softmax-scale=F";
     layer.queryHeads = attention.getNumQueryHeads();
-    layer.softmaxScale = bundle::ScalarF32::of(
-        static_cast<float>(attention.getSoftmaxScale()->convertToDouble()));
+    layer.softmaxScale =
+        bundle::ScalarF32::of(static_cast<float>(scale.getValueAsDouble()));
     auto from = attention->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
     layer.softmaxScaleFrom =
         from ? from.getValue().str() : "graph attribute softmax_scale";
-    if (attention.getSoftCap())
-      layer.softCap = bundle::ScalarF32::of(
-          static_cast<float>(attention.getSoftCap()->convertToDouble()));
-    if (attention.getWindow())
-      layer.window = static_cast<int64_t>(*attention.getWindow());
+    if (auto paged = dyn_cast<PagedAttentionOp>(op.getOperation())) {
+      if (paged.getSoftCap())
+        layer.softCap = bundle::ScalarF32::of(
+            static_cast<float>(paged.getSoftCap()->convertToDouble()));
+      if (paged.getWindow())
+        layer.window = static_cast<int64_t>(*paged.getWindow());
+    }
     layer.buffers.query = name(attention.getQuery());
     layer.buffers.output = name(attention.getOut());
     if (attention.getLse())
@@ -284,7 +294,7 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   bool written = false;
   Value argument = program.getArgument(index);
   for (OpOperand &use : argument.getUses())
-    if (auto attention = dyn_cast<PagedAttentionOp>(use.getOwner()))
+    if (auto attention = dyn_cast<AttentionOpInterface>(use.getOwner()))
       written |= attention.isDpsInit(&use);
   buffer.access = role == BufferRole::Cache || role == BufferRole::Workspace
                       ? bundle::BufferAccess::ReadWrite
@@ -442,6 +452,8 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
     auto given = bundleOptions.argumentNames.find(i);
     if (auto attr = function.getArgAttrOfType<StringAttr>(i, kBufferName))
       name = attr.getValue().str();
+    else if (auto attr = function.getArgAttrOfType<StringAttr>(i, kWeight))
+      name = attr.getValue().str();
     else if (given != bundleOptions.argumentNames.end())
       name = given->second;
     FailureOr<bundle::HostValue> argument =
@@ -533,15 +545,13 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
         launch.program = programName(program).str();
         launch.segment = segment.getSymName().str();
         launch.kernel = op.getKernel().str();
-        launch.op = op.getFunction() == "kvcache_write"
-                        ? bundle::LaunchOp::Write
-                        : bundle::LaunchOp::PagedAttention;
+        launch.op = function->op;
         llvm::StringSet<> operands;
         for (Value buffer : op.getBuffers())
           operands.insert(program.getBufferName(
               cast<BlockArgument>(buffer).getArgNumber()));
         bundle::Layer *layer = findLayer(
-            op.getLayer().value_or(""), launch.op == bundle::LaunchOp::Write,
+            op.getLayer().value_or(""), bundle::isWrite(launch.op),
             [&](const std::string &name) { return operands.contains(name); });
         launch.layer = layer ? layer->id : "";
         llvm::copy(op.getGrid(), launch.grid.begin());

@@ -119,10 +119,10 @@ std::vector<const Launch *> Session::launches(const Segment &segment) const {
 }
 
 std::vector<const Layer *> Session::layers(const Segment &segment,
-                                           std::optional<LaunchOp> only) const {
+                                           std::optional<bool> writes) const {
   std::vector<const Layer *> result;
   for (const Launch *launch : launches(segment)) {
-    if (only && launch->op != *only)
+    if (writes && isWrite(launch->op) != *writes)
       continue;
     const Layer *layer = manifest().findLayer(launch->layer);
     if (std::find(result.begin(), result.end(), layer) == result.end())
@@ -494,7 +494,7 @@ Error Session::forgetResults(const Segment &segment) {
     if (!isCounters(*buffer))
       if (Error error = runsOn.forget(address(*buffer), buffer->bytes))
         return error.withContext(buffer->name);
-  for (const Layer *layer : layers(segment, LaunchOp::PagedAttention))
+  for (const Layer *layer : layers(segment, /*writes=*/false))
     for (const std::string *name :
          {&layer->buffers.output, &layer->buffers.lse})
       if (!name->empty()) {
@@ -506,8 +506,8 @@ Error Session::forgetResults(const Segment &segment) {
 }
 
 Expected<RunReport> Session::runSegment(const Segment &segment) {
-  std::vector<const Layer *> written = layers(segment, LaunchOp::Write);
-  std::vector<const Layer *> read = layers(segment, LaunchOp::PagedAttention);
+  std::vector<const Layer *> written = layers(segment, /*writes=*/true);
+  std::vector<const Layer *> read = layers(segment, /*writes=*/false);
   auto contains = [](const std::vector<const Layer *> &list,
                      const Layer *layer) {
     return std::find(list.begin(), list.end(), layer) != list.end();

@@ -50,6 +50,49 @@ std::vector<uint8_t> encode(ElementType type, float x, float scale) {
   }
 }
 
+/// Of 8-bit caches only: others are not quantized, and fp8_ds_mla rows have
+/// scales of their own.
+float scaleOf(const Layer &layer, const ManifestScale &scale, int64_t head) {
+  bool scaled = layer.elementType == ElementType::F8E4M3FN ||
+                layer.elementType == ElementType::F8E5M2;
+  return scaled ? scale.ofHead(head) : 1;
+}
+
+/// Codes that share a scale in an fp8_ds_mla row.
+constexpr size_t tileCodes = 128;
+
+/// The bytes of a row of one head in its cache. Of an fp8_ds_mla row: codes,
+/// scales, the rotary part in bf16. The scale of 128 codes is the largest
+/// magnitude that is no NaN / 448, at least 2^-126; all of it is f32
+/// arithmetic.
+std::vector<uint8_t> encodeRow(const Layer &layer, float scale,
+                               const std::vector<float> &row) {
+  std::vector<uint8_t> bytes;
+  auto append = [&](ElementType type, float x, float scale) {
+    for (uint8_t byte : encode(type, x, scale))
+      bytes.push_back(byte);
+  };
+  if (layer.elementType != ElementType::U8) {
+    for (float x : row)
+      append(layer.elementType, x, scale);
+    return bytes;
+  }
+  std::vector<float> scales;
+  for (size_t at = 0; at < size_t(layer.valueDim()); at += tileCodes) {
+    float largest = 0;
+    for (size_t i = at; i < at + tileCodes; ++i)
+      largest = std::fmax(largest, std::fabs(row[i]));
+    scales.push_back(std::fmax(largest / 448, 0x1p-126f));
+    for (size_t i = at; i < at + tileCodes; ++i)
+      append(ElementType::F8E4M3FN, row[i], scales.back());
+  }
+  const uint8_t *scaleBytes = reinterpret_cast<const uint8_t *>(scales.data());
+  bytes.insert(bytes.end(), scaleBytes, scaleBytes + 4 * scales.size());
+  for (size_t i = size_t(layer.valueDim()); i < row.size(); ++i)
+    append(ElementType::BF16, row[i], 1);
+  return bytes;
+}
+
 /// Distance between two neighbours of `type` at |x|.
 double ulp(ElementType type, double x) {
   int mantissaBits = type == ElementType::BF16  ? 7
@@ -137,14 +180,14 @@ public:
   RowReference compute(int64_t row, int64_t head, int64_t sequence,
                        int64_t visible) const {
     RowReference result;
-    size_t dim = size_t(layer.headDim);
-    result.output.assign(dim, 0);
-    result.magnitude.assign(dim, 0);
+    size_t dim = size_t(layer.headDim), valueDim = size_t(layer.valueDim());
+    result.output.assign(valueDim, 0);
+    result.magnitude.assign(valueDim, 0);
     if (visible <= 0)
       return result;
     int64_t kvHead = head / (layer.queryHeads / layer.kvHeads);
-    double kScale = layer.kScale.ofHead(kvHead);
-    double vScale = layer.vScale.ofHead(kvHead);
+    double kScale = scaleOf(layer, layer.kScale, kvHead);
+    double vScale = scaleOf(layer, layer.vScale, kvHead);
     // Keys in front of the window stay at -inf, weight 0, and are not read.
     int64_t first =
         layer.window ? std::max<int64_t>(0, visible - 1 - *layer.window) : 0;
@@ -159,7 +202,7 @@ public:
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double sum = 0;
       for (size_t d = 0; d < dim; ++d)
-        sum += q[d] * keys.at({page, t % layer.pageSize, kvHead, int64_t(d)});
+        sum += q[d] * element(keys, page, t % layer.pageSize, kvHead, d);
       double score = sum * kScale * softmaxScale;
       if (layer.softCap) {
         double cap = layer.softCap->value();
@@ -180,9 +223,9 @@ public:
     for (int64_t t = first; t < visible; ++t) {
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
-      for (size_t d = 0; d < dim; ++d) {
+      for (size_t d = 0; d < valueDim; ++d) {
         double v =
-            vScale * values.at({page, t % layer.pageSize, kvHead, int64_t(d)});
+            vScale * element(values, page, t % layer.pageSize, kvHead, d);
         result.output[d] += p * v;
         result.magnitude[d] += std::fabs(p * v);
       }
@@ -191,6 +234,21 @@ public:
   }
 
 private:
+  /// An element of a row, without the layer's scale.
+  double element(const Elements &cache, int64_t page, int64_t offset,
+                 int64_t head, size_t d) const {
+    if (layer.elementType != ElementType::U8)
+      return cache.at({page, offset, head, int64_t(d)});
+    const uint8_t *row = cache.byteAt({page, offset, head, 0});
+    const uint8_t *scales = row + layer.valueDim();
+    const uint8_t *rope = scales + layer.valueDim() / 32;
+    if (d >= size_t(layer.valueDim()))
+      return decode(ElementType::BF16,
+                    rope + 2 * (d - size_t(layer.valueDim())));
+    return decode(ElementType::F8E4M3FN, row + d) *
+           decode(ElementType::F32, scales + 4 * (d / tileCodes));
+  }
+
   const Layer &layer;
   Elements query, keys, values, table;
   double softmaxScale;
@@ -241,8 +299,7 @@ Error Verifier::begin(const Segment &segment) {
 Expected<std::vector<LayerVerification>>
 Verifier::finish(const Segment &segment) {
   std::vector<LayerVerification> results;
-  std::vector<const Layer *> read =
-      session.layers(segment, LaunchOp::PagedAttention);
+  std::vector<const Layer *> read = session.layers(segment, /*writes=*/false);
   for (const Layer *layer : session.layers(segment)) {
     LayerVerification result;
     result.layer = layer->id;
@@ -263,20 +320,23 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
   // K and V of a packed cache lie in one memory: expect both before comparing.
   std::map<std::string, std::vector<uint8_t>> expected;
   std::map<std::string, std::vector<bool>> written;
+  // `rotary`: the second part of latent rows.
   struct Side {
-    const std::string *cache, *rows;
-    const ManifestScale *scale;
+    const std::string *cache, *rows, *rotary;
   };
   // The layer may write in another segment, and layers that share its cache
   // write one after the other.
   const std::string noRows;
-  std::vector<Side> sides = {{&names.kCache, &noRows, &layer.kScale},
-                             {&names.vCache, &noRows, &layer.vScale}};
-  for (const Layer *writer : session.layers(segment, LaunchOp::Write)) {
+  std::vector<Side> sides = {{&names.kCache, &noRows, &noRows},
+                             {&names.vCache, &noRows, &noRows}};
+  for (const Layer *writer : session.layers(segment, /*writes=*/true)) {
     if (writer->cache != layer.cache)
       continue;
-    sides.push_back({&names.kCache, &writer->buffers.key, &layer.kScale});
-    sides.push_back({&names.vCache, &writer->buffers.value, &layer.vScale});
+    const LayerBuffers &from = writer->buffers;
+    sides.push_back(
+        {&names.kCache, &from.key, layer.isLatent() ? &from.value : &noRows});
+    if (!layer.isLatent())
+      sides.push_back({&names.vCache, &from.value, &noRows});
   }
   for (const Side &side : sides) {
     const Buffer &cache = *manifest.findBuffer(*side.cache);
@@ -288,32 +348,43 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
     if (side.rows->empty())
       continue;
     Expected<Elements> rows = load(session, *side.rows);
+    Expected<Elements> rotary =
+        load(session, side.rotary->empty() ? *side.rows : *side.rotary);
     Expected<Elements> slots = load(session, names.slotMapping);
-    if (!rows || !slots)
-      return !rows ? rows.error() : slots.error();
+    if (!rows || !rotary || !slots)
+      return !rows ? rows.error() : !rotary ? rotary.error() : slots.error();
     std::vector<uint8_t> &image = expected[memory];
     std::vector<bool> &touched = written[memory];
     uint64_t base = cache.offsetIn ? cache.offsetIn->offset : 0;
     unsigned bytes = elementTypeBytes(cache.elementType);
     int64_t pool = manifest.capacities.numPages * layer.pageSize;
+    const ManifestScale &scale =
+        side.cache == &names.kCache ? layer.kScale : layer.vScale;
     for (int64_t row = 0; row < manifest.capacities.maxTokens; ++row) {
       int64_t slot = slots->integerAt<int64_t>({row});
       if (slot < 0 || slot >= pool)
         continue;
-      for (int64_t head = 0; head < layer.kvHeads; ++head)
-        for (int64_t d = 0; d < layer.headDim; ++d) {
-          std::vector<uint8_t> code =
-              encode(layer.elementType, float(rows->at({row, head, d})),
-                     side.scale->ofHead(head));
-          uint64_t at =
-              base + bytes * uint64_t(offsetOf(cache, {slot / layer.pageSize,
-                                                       slot % layer.pageSize,
-                                                       head, d}));
-          for (unsigned i = 0; i < bytes; ++i) {
-            image[at + i] = code[i];
-            touched[at + i] = true;
-          }
+      for (int64_t head = 0; head < layer.kvHeads; ++head) {
+        std::vector<float> values;
+        for (int64_t d = 0; d < layer.headDim; ++d)
+          values.push_back(
+              float(!layer.isLatent() ? rows->at({row, head, d})
+                    : d < layer.valueDim()
+                        ? rows->at({row, d})
+                        : rotary->at({row, d - layer.valueDim()})));
+        std::vector<uint8_t> code =
+            encodeRow(layer, scaleOf(layer, scale, head), values);
+        for (size_t i = 0; i < code.size(); ++i) {
+          int64_t element = int64_t(i / bytes);
+          uint64_t at = base +
+                        bytes * uint64_t(offsetOf(cache, {slot / layer.pageSize,
+                                                          slot % layer.pageSize,
+                                                          head, element})) +
+                        i % bytes;
+          image[at] = code[i];
+          touched[at] = true;
         }
+      }
     }
   }
   for (const auto &[memory, image] : expected) {
@@ -372,11 +443,15 @@ Error Verifier::compareAttention(const Layer &layer,
       for (int64_t head = 0; head < layer.queryHeads; ++head) {
         RowReference expected = reference.compute(
             row, head, sequence, length - (last - first) + (row - first) + 1);
-        for (int64_t d = 0; d < layer.headDim; ++d) {
+        for (int64_t d = 0; d < layer.valueDim(); ++d) {
           double right = expected.output[size_t(d)];
           double found = output.at({row, head, d});
-          // Probabilities are f16 in a kernel, and bf16 over a bf16 cache.
-          int bits = layer.elementType == ElementType::BF16 ? -8 : -9;
+          // Probabilities are f16 in a kernel, and bf16 over a bf16 cache and
+          // over fp8_ds_mla rows.
+          int bits = layer.elementType == ElementType::BF16 ||
+                             layer.elementType == ElementType::U8
+                         ? -8
+                         : -9;
           double tolerance = ulp(type, right) +
                              std::ldexp(expected.magnitude[size_t(d)], bits);
           double share = toleranceShare(found, right, tolerance);
@@ -413,7 +488,7 @@ Error Verifier::compareAttention(const Layer &layer,
   for (int64_t row = starts.integerAt<int32_t>({sizes.maxSequences});
        row < sizes.maxTokens; ++row)
     for (int64_t head = 0; head < layer.queryHeads; ++head)
-      for (int64_t d = 0; d < layer.headDim; ++d) {
+      for (int64_t d = 0; d < layer.valueDim(); ++d) {
         const uint8_t *bytes = output.byteAt({row, head, d});
         bool untouched = true;
         for (unsigned i = 0; i < elementTypeBytes(type); ++i)

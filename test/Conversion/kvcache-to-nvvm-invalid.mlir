@@ -2,7 +2,7 @@
 
 kvcache.program @kvcache.main(%s: memref<8xi64> {kvcache.name = "s", kvcache.role = #kvcache<role slots>}) {
   kvcache.segment @layer0 {
-    // expected-error @below {{the device library has no function 'other'; expected 'kvcache_write' or 'kvcache_paged_attention'}}
+    // expected-error @below {{the device library has no function 'other'; expected one of those of 'kvcache-select-kernels', such as 'kvcache_write'}}
     kvcache.launch @a of "other" grid [1, 1, 1] block [128, 1, 1] shared 0 args() constants [] origins [] structure []
   }
 }

@@ -36,6 +36,7 @@ using namespace kvcache::kernels;
 extern "C" {
 int g_write_grid(int t, int h, int d) { return writeGrid(t, h, d); }
 int g_prefill_rows(int g, int d, int w) { return prefillRows(g, d, w); }
+int g_prefill_step(int a, int q, int d, int p) { return prefillStep(a, q, d, p); }
 int g_prefill_columns(int g, int d) { return prefillColumns(g, d); }
 int g_prefill_shared(int d, int c, int q, int w) { return prefillSharedBytes(d, c, q, w); }
 int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int p) { return prefillWarps(a, qt, ct, q, k, d, p); }

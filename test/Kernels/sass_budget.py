@@ -16,6 +16,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "utils"))
 import sass_counts  # noqa: E402
 
 SLOTS = {90: 0.04, 89: 0.04, 120: 0.04, 80: 0.08}
+# Tensor instructions over all instructions on sm_90, by head dim.
+PREFILL = {64: 0.24, 128: 0.31, 256: 0.33}
 IN_FLIGHT = {90: 64 << 10, 80: 64 << 10, 89: 32 << 10, 120: 32 << 10}
 
 
@@ -70,8 +72,8 @@ def main():
         if arch in (90, 80):
             kernels.append(builder.write("w", arch=arch, in_type=1, kv_heads=8, head_dim=128, page_size=16,
                                          layout=Layout("nhd", 16, 8, 128), k_scale_is_pow2=0, v_scale_is_pow2=1)[0])
-            kernels.append(builder.prefill("prefill", arch=arch, q_type=1, q_heads=64, kv_heads=8, head_dim=128, page_size=16,
-                                           layout=Layout("nhd", 16, 8, 128))[0])
+            kernels += [builder.prefill(f"prefill{dim}", arch=arch, q_type=1, q_heads=64, kv_heads=8, head_dim=dim, page_size=16,
+                                        layout=Layout("nhd", 16, 8, dim))[0] for dim in (PREFILL if arch == 90 else [128])]
         path = os.path.join(options.work, f"budget{arch}.cubin")
         ptxas = cubin(builder.ptx(kernels, arch), arch, path)
         entries = {e["kernel"]: e for e in sass_counts.report(path)}
@@ -82,15 +84,16 @@ def main():
                 if e[what]:
                     problems.append(f"{what} {e[what]}")
             problems += [f"ptxas: {k} {ptxas[name][k]}" for k in ("stack", "spill_stores", "spill_loads") if ptxas[name][k]]
-            if name == "prefill":
-                # Four steps of 16 keys to one tile of 64 that is copied and converted.
-                step = e["tensor_step"]
-                share = 4 * step["tensor"] / (4 * step["instructions"] + step["around"])
-                if arch == 90 and share < 0.30:
-                    problems.append(f"{share:.3f} of the instructions are tensor instructions, expected 0.30")
+            if name.startswith("prefill"):
+                # The steps of one tile of 64 keys that is copied and converted.
+                dim = int(name[len("prefill"):])
+                step, steps = e["tensor_step"], 64 // g.prefill_step(arch, 1, dim, 1)
+                share = steps * step["tensor"] / (steps * step["instructions"] + step["around"])
+                if arch == 90 and share < PREFILL[dim]:
+                    problems.append(f"{share:.3f} of the instructions are tensor instructions, expected {PREFILL[dim]}")
                 if options.table:
-                    print(f"sm_{arch} prefill, 64/8 heads, D 128: {step['tensor']} of {step['instructions']} instructions a step are "
-                          f"tensor instructions; {share:.3f} of all, with the {step['around']} around four steps\n")
+                    print(f"sm_{arch} prefill, 64/8 heads, D {dim}: {step['tensor']} of {step['instructions']} instructions a step are "
+                          f"tensor instructions; {share:.3f} of all, with the {step['around']} around {steps} steps\n")
             elif name != "w":
                 budget, defaults, layout, v = values[int(name[1:])]
                 element = g.cache_bytes(v["cache_type"])

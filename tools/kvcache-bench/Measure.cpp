@@ -51,7 +51,7 @@ Expected<std::unique_ptr<Device>> openDevice(const Options &options) {
 /// The first attention launch of a target: layers of a model are alike.
 const Launch *firstAttention(const Target &target) {
   for (const Launch &launch : target.launches)
-    if (launch.op == LaunchOp::PagedAttention)
+    if (!isWrite(launch.op))
       return &launch;
   return nullptr;
 }
@@ -148,7 +148,9 @@ Error measureBundle(const Options &options, const std::string &path, Card &card,
       layer.pageSize;
   std::vector<int64_t> lengths =
       options.lengths.empty() ? defaultLengths(longest) : options.lengths;
-  uint64_t rowBytes = 2 * uint64_t(layer.kvHeads * layer.headDim) *
+  // A latent row is key and value at once.
+  uint64_t rowBytes = (layer.isLatent() ? 1 : 2) *
+                      uint64_t(layer.kvHeads * layer.rowWidth()) *
                       elementTypeBytes(layer.elementType);
   // Enough sessions that none finds its cache in L2.
   uint64_t cacheBytes = uint64_t(sizes.numPages * layer.pageSize) * rowBytes;

@@ -277,8 +277,7 @@ static void printTable(const ::kvcache::Bundle &bundle) {
   for (const ::kvcache::Layer &layer : manifest.layers) {
     std::string kernel;
     for (const ::kvcache::Launch &launch : manifest.targets.front().launches)
-      if (launch.layer == layer.id &&
-          launch.op == ::kvcache::LaunchOp::PagedAttention)
+      if (launch.layer == layer.id && !::kvcache::isWrite(launch.op))
         kernel = launch.kernel;
     std::string softmax;
     llvm::raw_string_ostream(softmax)
@@ -467,7 +466,8 @@ int main(int argc, char **argv) {
     std::optional<::kvcache::LaunchOp> launchOp =
         ::kvcache::parseLaunchOp(op.str());
     if (!launchOp)
-      return fail("--kernel: expected write=DIR or paged_attention=DIR, but "
+      return fail("--kernel: expected OP=DIR with write, paged_attention, "
+                  "write_latent or mla_attention, but "
                   "found \"" +
                   kernel + "\"");
     if (::kvcache::Error error =

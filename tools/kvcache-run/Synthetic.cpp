@@ -63,11 +63,30 @@ Error setRandom(Session &session, const std::string &name, int64_t rows,
   return session.setInput(name, tensor.view());
 }
 
+/// What one token has in a cache: moderate codes; of an fp8_ds_mla row moderate
+/// scales and a rotary part, too.
+Error addRow(const Layer &layer, const Buffer &cache, Numbers &numbers,
+             std::vector<uint8_t> &out) {
+  auto add = [&](ElementType type, int64_t count, float low = 0) {
+    for (int64_t i = 0; i < count; ++i)
+      if (Error error = encode(type, low + numbers.next(), out))
+        return error.withContext(cache.name);
+    return Error::success();
+  };
+  if (cache.elementType != ElementType::U8)
+    return add(cache.elementType, cache.shape[2] * cache.shape[3]);
+  Error error = add(ElementType::F8E4M3FN, layer.valueDim());
+  if (!error)
+    error = add(ElementType::F32, layer.valueDim() / 128, 1.25f);
+  return error ? error : add(ElementType::BF16, layer.ropeDim);
+}
+
 /// Codes in the slots that `table` and `lengths` reach, NaN in all others:
 /// every floating-point type has a NaN of ones.
-Error setPoisoned(Session &session, const std::string &name, int64_t pageSize,
+Error setPoisoned(Session &session, const Layer &layer, const std::string &name,
                   const StepLengths &lengths, const std::vector<int32_t> &table,
                   uint64_t seed) {
+  int64_t pageSize = layer.pageSize;
   const Buffer &buffer = *session.manifest().findBuffer(name);
   HostTensor tensor;
   tensor.elementType = buffer.elementType;
@@ -81,9 +100,8 @@ Error setPoisoned(Session &session, const std::string &name, int64_t pageSize,
   for (size_t i = 0; i < lengths.size(); ++i)
     for (int64_t t = 0; t < lengths[i]; ++t) {
       row.clear();
-      for (int64_t j = 0; j < buffer.shape[2] * buffer.shape[3]; ++j)
-        if (Error error = encode(buffer.elementType, numbers.next(), row))
-          return error.withContext(name);
+      if (Error error = addRow(layer, buffer, numbers, row))
+        return error;
       int64_t slot =
           table[i * pages + size_t(t / pageSize)] * pageSize + t % pageSize;
       std::memcpy(tensor.data.data() + size_t(slot) * rowBytes, row.data(),
@@ -127,9 +145,22 @@ parseLengths(const std::vector<std::string> &steps) {
 
 Error fillCaches(Session &session) {
   uint64_t seed = 1000;
+  for (const Layer &layer : session.manifest().layers) {
+    if (layer.elementType != ElementType::U8)
+      continue;
+    const Buffer &cache = *session.manifest().findBuffer(layer.buffers.kCache);
+    HostTensor tensor{cache.elementType, cache.shape, {}};
+    Numbers numbers(++seed);
+    while (tensor.data.size() < cache.bytes)
+      if (Error error = addRow(layer, cache, numbers, tensor.data))
+        return error;
+    if (Error error = session.setInput(cache.name, tensor.view()))
+      return error;
+  }
   for (const Buffer &buffer : session.manifest().buffers) {
     bool view = buffer.offsetIn.has_value();
-    if (buffer.role == BufferRole::Cache && !view)
+    if (buffer.role == BufferRole::Cache && !view &&
+        buffer.elementType != ElementType::U8)
       if (Error error = setRandom(session, buffer.name, -1, ++seed))
         return error;
   }
@@ -183,8 +214,8 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step,
     }
     if (options.poison)
       for (const std::string *name : {&names.kCache, &names.vCache})
-        if (Error error = setPoisoned(session, *name, layer.pageSize, lengths,
-                                      table, ++seed))
+        if (Error error =
+                setPoisoned(session, layer, *name, lengths, table, ++seed))
           return error;
     int64_t rows = int64_t(slots.size()), count = int64_t(lengths.size());
     if (Error error = setIntegers<int32_t>(session, names.lengths, {count},

@@ -86,12 +86,15 @@ struct ManifestScale {
 /// none (`lse` without LSE output; `key` and `value` of a layer that only
 /// reads a cache).
 struct LayerBuffers {
-  std::string query;       // [max_tokens][query_heads][head_dim]
-  std::string key, value;  // [max_tokens][kv_heads][head_dim]
-  std::string output;      // as query
-  std::string lse;         // [max_tokens][query_heads] f32, natural logarithm
-  std::string kCache;      // [num_pages][page_size][kv_heads][head_dim] ...
-  std::string vCache;      // ... in this logical order whatever the strides
+  std::string query;      // [max_tokens][query_heads][head_dim]
+  std::string key, value; // [max_tokens][kv_heads][head_dim]
+  std::string output;     // as query
+  std::string lse;        // [max_tokens][query_heads] f32, natural logarithm
+  std::string kCache;     // [num_pages][page_size][kv_heads][head_dim] ...
+  std::string vCache;     // ... in this logical order whatever the strides
+  // Of a latent layer: key is the latent part [max_tokens][head_dim -
+  // rope_dim], value the rotary part [max_tokens][rope_dim], the output
+  // [max_tokens][query_heads][head_dim - rope_dim], and both caches are one.
   std::string pageTable;   // [max_sequences][max_pages_per_sequence] i32
   std::string lengths;     // [max_sequences] i32
   std::string queryStart;  // [max_sequences + 1] i32
@@ -109,6 +112,10 @@ struct Layer {
   int64_t queryHeads = 0;
   int64_t kvHeads = 0;
   int64_t headDim = 0;
+  /// Rotary elements at the end of the rows of a latent cache (MLA), whose
+  /// other elements are the values; 0 of other caches. A latent cache of u8 has
+  /// fp8_ds_mla rows of `rowWidth` bytes.
+  int64_t ropeDim = 0;
   int64_t pageSize = 0;
   std::string layout; // nhd, hnd, packed, or strides:...
   ScalarF32 softmaxScale;
@@ -119,6 +126,17 @@ struct Layer {
   /// SHA-256 (hex) of what makes two caches compatible; `cacheCompatibility`.
   std::string compatibility;
   LayerBuffers buffers;
+
+  bool isLatent() const { return ropeDim != 0; }
+  /// Elements of an output row of a head.
+  int64_t valueDim() const { return headDim - ropeDim; }
+  /// The last dimension of the cache: `headDim`, or the bytes of an fp8_ds_mla
+  /// row: codes, an f32 scale for each 128 of them, the rotary part in bf16.
+  int64_t rowWidth() const {
+    return elementType == ElementType::U8
+               ? valueDim() + valueDim() / 32 + 2 * ropeDim
+               : headDim;
+  }
 };
 
 enum class BufferRole {
@@ -230,8 +248,12 @@ struct Kernel {
   std::optional<KernelReport> report;
 };
 
-enum class LaunchOp { Write, PagedAttention };
-std::string_view launchOpName(LaunchOp op); // write, paged_attention
+enum class LaunchOp { Write, PagedAttention, WriteLatent, MLAAttention };
+/// The manifest's spelling: write, paged_attention, write_latent,
+/// mla_attention.
+std::string_view launchOpName(LaunchOp op);
+/// True of the writes; the others are attention.
+bool isWrite(LaunchOp op);
 std::optional<LaunchOp> parseLaunchOp(std::string_view name);
 
 /// One kernel argument. Only the members of its kind mean something.

@@ -8,6 +8,7 @@
 #ifndef KVCACHE_CONVERSION_DEVICEFUNCTIONS_H
 #define KVCACHE_CONVERSION_DEVICEFUNCTIONS_H
 
+#include "kvcache/Bundle/Manifest.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
 #include <cstdint>
@@ -25,6 +26,8 @@ struct OptionalPointer {
 
 struct DeviceFunction {
   llvm::StringRef name;
+  /// What it does, as the manifest says.
+  ::kvcache::LaunchOp op;
   /// Number of pointer parameters.
   unsigned pointers;
   /// Those that may be missing, by position.
@@ -32,7 +35,8 @@ struct DeviceFunction {
   /// Number of constants of a launch. The first `scales` of them may be given
   /// as one for each KV head, all of the first scale before those of the next;
   /// the kernel then takes the one of its head, which is its block index in
-  /// dimension `headDimension` over the blocks of a head.
+  /// dimension `headDimension` over the blocks of a head. Without scales of
+  /// that kind, `scales` is 0.
   unsigned constants, scales, headDimension;
   /// Names of the structural constants, in order.
   llvm::ArrayRef<llvm::StringRef> structure;

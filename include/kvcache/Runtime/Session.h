@@ -66,10 +66,10 @@ public:
   /// The segment's launches on this target, in order.
   std::vector<const Launch *> launches(const Segment &segment) const;
   /// The layers that a segment's launches name, in order of first use; with
-  /// `only`, those that it launches this op of. A layer's write and attention
-  /// may be in two segments.
+  /// `writes`, those that it launches a write of, or an attention. The two of a
+  /// layer may be in two segments.
   std::vector<const Layer *> layers(const Segment &segment,
-                                    std::optional<LaunchOp> only = {}) const;
+                                    std::optional<bool> writes = {}) const;
 
   /// Gives a buffer its value. Fixed dimensions have the manifest's extent,
   /// dynamic ones at most that; fp8 buffers also take u8. Errors start with

@@ -544,6 +544,107 @@ TEST(ManifestTest, EachHostileManifestIsRefusedByWriterAndReader) {
   }
 }
 
+/// The first layer as one of MLA: rows of 48 + 16 elements in one cache.
+Manifest latentSample() {
+  Manifest m = sample();
+  Layer &layer = m.layers[0];
+  layer.kvHeads = 1;
+  layer.ropeDim = 16;
+  auto reshape = [&](const std::string &name, std::vector<int64_t> shape) {
+    Buffer &buffer = bufferNamed(m, name);
+    buffer.strides = contiguousStrides(shape);
+    buffer.shape = std::move(shape);
+    buffer.bytes = *spanBytes(buffer);
+  };
+  LayerBuffers &names = layer.buffers;
+  int64_t tokens = m.capacities.maxTokens;
+  reshape(names.key, {tokens, 48});
+  reshape(names.value, {tokens, 16});
+  reshape(names.output, {tokens, layer.queryHeads, 48});
+  reshape(names.kCache, {m.capacities.numPages, layer.pageSize, 1, 64});
+  std::string old = names.vCache;
+  names.vCache = names.kCache;
+  for (Target &target : m.targets)
+    for (Launch &launch : target.launches)
+      if (launch.layer == layer.id) {
+        launch.op =
+            isWrite(launch.op) ? LaunchOp::WriteLatent : LaunchOp::MLAAttention;
+        for (Argument &argument : launch.arguments)
+          if (argument.buffer == old)
+            argument.buffer = names.kCache;
+      }
+  m.buffers.erase(std::find_if(m.buffers.begin(), m.buffers.end(),
+                               [&](const Buffer &b) { return b.name == old; }));
+  layer.compatibility = cacheCompatibility(layer);
+  return m;
+}
+
+TEST(ManifestTest, LatentLayersSurvive) {
+  Manifest manifest = latentSample();
+  Error error = validateManifest(manifest);
+  ASSERT_FALSE(bool(error)) << error.message();
+  std::string text = writeManifest(manifest);
+  Expected<Manifest> read = parseManifest(text);
+  ASSERT_TRUE(bool(read)) << read.message();
+  EXPECT_EQ(read->layers[0].ropeDim, 16);
+  EXPECT_EQ(read->layers[0].valueDim(), 48);
+  EXPECT_EQ(read->layers[1].ropeDim, 0);
+  EXPECT_EQ(writeManifest(*read), text);
+}
+
+const HostileCase hostileLatents[] = {
+    {"two KV heads",
+     [](Manifest &m) {
+       m.layers[0].kvHeads = 2;
+       m.layers[0].compatibility = cacheCompatibility(m.layers[0]);
+     },
+     "layers[0].rope_dim: expected one KV head and a rotary part shorter than "
+     "head_dim, found 2 KV heads and 16 of 64"},
+    {"nothing but a rotary part",
+     [](Manifest &m) {
+       m.layers[0].ropeDim = 64;
+       m.layers[0].compatibility = cacheCompatibility(m.layers[0]);
+     },
+     "layers[0].rope_dim: expected one KV head and a rotary part shorter"},
+    {"two caches",
+     [](Manifest &m) { m.layers[0].buffers.vCache = "layer1.v_cache"; },
+     "layers[0].buffers.v_cache: expected \"layer0.k_cache\", as k_cache of a "
+     "latent layer, found \"layer1.v_cache\""},
+    {"outputs as wide as queries",
+     [](Manifest &m) {
+       m.layers[0].buffers.output = m.layers[0].buffers.query;
+     },
+     "layers[0].buffers.output: \"layer0.query\" has shape [8, 4, 64], "
+     "expected "
+     "[8, 4, 48]"},
+    {"a launch that takes K and V",
+     [](Manifest &m) {
+       for (Launch &launch : m.targets[0].launches)
+         if (launch.op == LaunchOp::MLAAttention)
+           launch.op = LaunchOp::PagedAttention;
+     },
+     "op: expected the latent form, as layer \"layer0\" is, found "
+     "paged_attention"},
+};
+
+TEST(ManifestTest, EachHostileLatentLayerIsRefused) {
+  for (const HostileCase &hostile : hostileLatents) {
+    Manifest manifest = latentSample();
+    hostile.edit(manifest);
+    Error error = validateManifest(manifest);
+    ASSERT_TRUE(bool(error)) << hostile.what;
+    EXPECT_NE(error.message().find(hostile.message), std::string::npos)
+        << hostile.what << "\nexpected: " << hostile.message
+        << "\nfound:    " << error.message();
+  }
+  Manifest manifest = sample();
+  manifest.layers[0].elementType = ElementType::U8;
+  EXPECT_NE(validateManifest(manifest).message().find(
+                "expected f8E4M3FN, f8E5M2, bf16 or f16 for a cache, or u8 for "
+                "a latent one, found u8"),
+            std::string::npos);
+}
+
 const HostileCase hostileViews[] = {
     {"view past its buffer",
      [](Manifest &m) {
@@ -609,6 +710,7 @@ TEST(ManifestTest, CompatibilityFollowsEveryFact) {
   EXPECT_TRUE(differs([](Layer &l) { l.pageSize = 32; }));
   EXPECT_TRUE(differs([](Layer &l) { l.kvHeads = 1; }));
   EXPECT_TRUE(differs([](Layer &l) { l.headDim = 128; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.ropeDim = 16; }));
   // Where a scale came from does not matter to who reads the cache.
   EXPECT_FALSE(differs([](Layer &l) { l.kScale.key = "other"; }));
   EXPECT_FALSE(differs([](Layer &l) { l.name = "other"; }));

@@ -200,4 +200,53 @@ TEST_F(ConvertTest, Tf32RoundsTiesAway) {
   EXPECT_EQ(one("cvt.rn.tf32.f32 %r4, %r1;", 0x3f801000), 0x3f800000u);
 }
 
+// Of cvt, ld and st, operands may be wider than their types (PTX ISA, "Operand
+// Size Exceeding Instruction-Type Size"): sources give their low bits, results
+// are extended to the register.
+TEST_F(ConvertTest, RegistersMayBeWiderThanTypes) {
+  const std::vector<uint32_t> inputs = {0, 1, 0x7f, 0x80, 0x8081, 0xfffe7fffu};
+  // %d10: other bits above each type. The result is folded into %r4.
+  const std::string before =
+      "cvt.u64.u32 %d10, %r1; mov.b64 %d11, 0xa5a5a5a500000000;"
+      "or.b64 %d10, %d10, %d11; cvt.u16.u64 %h1, %d10;";
+  const std::string after =
+      "shr.u64 %d13, %d12, 32; cvt.u32.u64 %r5, %d12; cvt.u32.u64 %r6, %d13;"
+      "mad.lo.u32 %r4, %r6, 77, %r5;";
+  auto fold = [](int64_t x) {
+    return uint32_t(uint64_t(x) >> 32) * 77 + uint32_t(x);
+  };
+  struct Case {
+    const char *code;
+    int64_t (*want)(uint32_t);
+  };
+  const Case cases[] = {
+      {"cvt.s64.s8 %d12, %d10;", [](uint32_t x) { return int64_t(int8_t(x)); }},
+      {"cvt.u64.u8 %d12, %d10;",
+       [](uint32_t x) { return int64_t(uint8_t(x)); }},
+      {"cvt.s64.s16 %d12, %d10;",
+       [](uint32_t x) { return int64_t(int16_t(x)); }},
+      {"cvt.s64.s32 %d12, %d10;",
+       [](uint32_t x) { return int64_t(int32_t(x)); }},
+      {"cvt.u64.u32 %d12, %d10;", [](uint32_t x) { return int64_t(x); }},
+      {"cvt.s32.s8 %d12, %h1;", [](uint32_t x) { return int64_t(int8_t(x)); }},
+      {"cvt.u32.u64 %d12, %d10;", [](uint32_t x) { return int64_t(x); }},
+      {"cvt.s32.s64 %d12, %d10;",
+       [](uint32_t x) { return int64_t(int32_t(x)); }},
+      {"cvt.s16.s32 %d12, %d10;",
+       [](uint32_t x) { return int64_t(int16_t(x)); }},
+      {"cvt.s8.s32 %d12, %r1;", [](uint32_t x) { return int64_t(int8_t(x)); }},
+      {"st.global.u8 [%d4], %d10; ld.global.s8 %d12, [%d4];",
+       [](uint32_t x) { return int64_t(int8_t(x)); }},
+      {"st.global.b16 [%d4], %d10; ld.global.u16 %d12, [%d4];",
+       [](uint32_t x) { return int64_t(uint16_t(x)); }},
+      {"st.global.u32 [%d4], %d10; ld.global.s32 %d12, [%d4];",
+       [](uint32_t x) { return int64_t(int32_t(x)); }},
+  };
+  for (const Case &c : cases) {
+    std::vector<uint32_t> found = each(before + c.code + after, inputs);
+    for (size_t n = 0; n < inputs.size(); ++n)
+      EXPECT_EQ(found[n], fold(c.want(inputs[n]))) << c.code << inputs[n];
+  }
+}
+
 } // namespace
