@@ -169,8 +169,8 @@ latentRowBytes(int cacheType, int latentDim, int ropeDim) {
 /// grid.x of the write of latent rows; grid.y = grid.z = 1.
 [[gnu::always_inline]] constexpr inline int
 latentWriteGrid(int maxTokens, int latentDim, int ropeDim) {
-  return ceilDiv(maxTokens * latentWriteLanes(latentDim, ropeDim),
-                 threadsPerCta);
+  return ceilDiv(maxTokens,
+                 threadsPerCta / latentWriteLanes(latentDim, ropeDim));
 }
 
 /// What is wrong with the constants of a latent cache, for writes and for

@@ -92,8 +92,8 @@ TEST(Emit, ScalesSurviveAsHexadecimalBits) {
 class TritonKernelTest : public ::testing::Test {
 protected:
   void SetUp() override {
-    char name[] = "/tmp/kvcache-triton-XXXXXX";
-    folder = ::mkdtemp(name);
+    folder = testing::TempDir() + "kvcache-triton-XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
     Expected<std::string> alone =
         extractKernel(simplePtx(), "simple_attention", 2);
     ASSERT_TRUE(bool(alone));
