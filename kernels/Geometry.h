@@ -662,8 +662,7 @@ constexpr const char *mlaProblem(int arch, int queryType, int cacheType,
           : (cacheType == CacheBF16 || cacheType == TileScaled) &&
                 queryType != BF16)
     return "a latent cache with 16-bit elements or tile scales takes queries "
-           "of "
-           "its own type, bf16 for fp8_ds_mla";
+           "of its own type, bf16 for fp8_ds_mla";
   if (rows < 1 || rows > maxRowsPerCta ||
       (rows > 1 && rows * heads > maxMlaColumns))
     return "a CTA takes 1 to 8 query rows, and 64 columns";

@@ -334,6 +334,11 @@ private:
                std::to_string(layer.kvHeads) + " KV heads and " +
                std::to_string(layer.ropeDim) + " of " +
                std::to_string(layer.headDim));
+    if (layer.elementType == ElementType::U8 && layer.valueDim() % 128 != 0)
+      fail(path + ".rope_dim",
+           "expected a latent part that is a multiple of 128 for fp8_ds_mla "
+           "rows, found " +
+               std::to_string(layer.valueDim()));
     positive(path + ".softmax_scale", layer.softmaxScale);
     if (layer.softCap)
       positive(path + ".soft_cap", *layer.softCap);

@@ -606,6 +606,13 @@ const HostileCase hostileLatents[] = {
        m.layers[0].compatibility = cacheCompatibility(m.layers[0]);
      },
      "layers[0].rope_dim: expected one KV head and a rotary part shorter"},
+    {"fp8_ds_mla rows with a part of a tile",
+     [](Manifest &m) {
+       m.layers[0].elementType = ElementType::U8;
+       m.layers[0].compatibility = cacheCompatibility(m.layers[0]);
+     },
+     "layers[0].rope_dim: expected a latent part that is a multiple of 128 for "
+     "fp8_ds_mla rows, found 48"},
     {"two caches",
      [](Manifest &m) { m.layers[0].buffers.vCache = "layer1.v_cache"; },
      "layers[0].buffers.v_cache: expected \"layer0.k_cache\", as k_cache of a "
