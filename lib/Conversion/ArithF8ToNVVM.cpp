@@ -311,6 +311,14 @@ struct ConvertArithF8ToNVVM
       op->erase();
       ++numConversions;
     }
+    if (!*cvt && !conversions.empty())
+      getOperation().emitRemark()
+          << conversions.size()
+          << " conversions of 8-bit floats become integer code, because "
+          << (lacksCvt.empty() ? StringRef("the target is not known")
+                               : lacksCvt)
+          << "; 'cvt' converts them on sm_90 and later, and on sm_89 with "
+             "features = \"+ptx81\"";
   }
 
   /// Whether every chip that the module is for has `cvt` for 8-bit floats.
@@ -323,6 +331,7 @@ struct ConvertArithF8ToNVVM
         if (auto attr = dyn_cast<NVVM::NVVMTargetAttr>(nvvm))
           chips.push_back({attr.getChip(), attr.getFeatures()});
     bool all = !chips.empty();
+    lacksCvt.clear();
     for (auto [chip, features] : chips) {
       std::optional<int> arch = archOf(chip);
       if (!arch)
@@ -334,10 +343,14 @@ struct ConvertArithF8ToNVVM
       size_t at = features.find("+ptx");
       if (at != StringRef::npos)
         features.substr(at + 4).consumeInteger(10, ptx);
-      all &= *arch >= 90 || (*arch == 89 && ptx >= 81);
+      if (*arch >= 90 || (*arch == 89 && ptx >= 81))
+        continue;
+      all = false;
+      lacksCvt = (chip + " has no 'cvt' for them").str();
     }
     return all;
   }
+  std::string lacksCvt; ///< the reason, when a chip is known
 
   static bool usesSmallFloats(Operation *op) {
     return llvm::any_of(op->getOperandTypes(), isSmallFloat) ||

@@ -765,6 +765,7 @@ public:
     if (refused)
       return signalPassFailure();
 
+    numOps += ops.size();
     ReferenceLowering lowering(module);
     SmallVector<Operation *> handles, declarations;
     for (Operation *op : ops) {

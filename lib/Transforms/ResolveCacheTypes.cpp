@@ -147,7 +147,10 @@ void ResolveCacheTypesPass::runOnOperation() {
     return signalPassFailure();
   for (CacheOp cache : caches) {
     CacheType type = types.lookup(cache.getSymName());
-    ++(type.isQuantized() ? numQuantized : numUnquantized);
+    if (type.isQuantized())
+      ++numQuantized;
+    else
+      ++numUnquantized;
     if (type == cache.getCacheType())
       continue;
     cache.setTypeAttr(TypeAttr::get(type));

@@ -8,7 +8,9 @@ For each pass that a Passes.td defines:
 * a second run changes nothing;
 * a function of foreign ops beside the kvcache ops stays as it was;
 * a reproducer of it gives the same output;
-* threads make no difference.
+* threads make no difference;
+* it has statistics, each of which its source counts, and it says something on
+  some input: an error, a warning, or a remark with the reason.
 """
 
 import argparse
@@ -33,6 +35,25 @@ func.func @foreign_probe(%x: tensor<?x4xf32>, %b: memref<?xf32>, %n: index) -> t
   }
   %z = "other.op"(%y, %n) {flag = true} : (tensor<?x4xf32>, index) -> tensor<?x4xf32>
   return %z : tensor<?x4xf32>
+}
+"""
+# The same inside a module for the device, with conversions that one pass lowers.
+FOREIGN_DEVICE = """
+gpu.module @probes {
+  gpu.func @foreign_probe(%x: f32, %b: memref<4xf32>) kernel {
+    %c1 = arith.constant 1 : index
+    %unused = arith.constant 7 : i32
+    %h = arith.truncf %x : f32 to f16
+    %y = arith.extf %h : f16 to f32
+    memref.store %y, %b[%c1] : memref<4xf32>
+    gpu.return
+  }
+  gpu.func @conversions(%x: vector<5xf32>, %b: memref<1xvector<5xf8E5M2>>) kernel {
+    %c0 = arith.constant 0 : index
+    %y = arith.truncf %x : vector<5xf32> to vector<5xf8E5M2>
+    memref.store %y, %b[%c0] : memref<1xvector<5xf8E5M2>>
+    gpu.return
+  }
 }
 """
 CAPACITIES = "max-tokens=8 max-sequences=2 max-pages-per-sequence=2 num-pages=7"
@@ -74,7 +95,7 @@ def join(parts):
 
 def probe_of(text):
     """The foreign function, to its closing brace."""
-    found = re.search(r"^( *)func\.func @foreign_probe\b.*?^\1}", text, re.M | re.S)
+    found = re.search(r"^( *)(?:func|gpu)\.func @foreign_probe\b.*?^\1}", text, re.M | re.S)
     return found and re.sub(r"#map\d*", "#map", found.group(0))
 
 
@@ -104,6 +125,19 @@ def stages(tool, graph, checkpoint, library):
     return result + [out]
 
 
+def count_complaints(name, description, sources):
+    """What the statistics of a pass lack."""
+    declared = re.findall(r'Statistic<"(\w+)"', description)
+    if not declared:
+        return [f"{name}: has no statistics"]
+    return [f"{name}: nothing counts the statistic {statistic}" for statistic in declared
+            if not re.search(rf"(\+\+{statistic}\b|\b{statistic}(\+\+| \+=))", sources)]
+
+
+# It only changes the order, never refuses, and has no choice to explain.
+SILENT = {"kvcache-sort-pure-ops"}
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("source", "build", "work"):
@@ -115,14 +149,19 @@ def main():
     checkpoint = tests / "Inputs/checkpoints/modelopt_fp8"
     library = arguments.build / "lib/kvcache/kvcache_kernels.bc"
 
-    passes = []
+    passes, failures = [], []
     for table in sorted((arguments.source / "include/kvcache").glob("*/Passes.td")):
-        passes += re.findall(r'def \w+ : Pass<"([^"]+)", "([^"]+)"', table.read_text())
+        fields = re.split(r'^def (\w+) : Pass<"([^"]+)", "([^"]+)"', table.read_text(), flags=re.M)[1:]
+        for definition, name, anchor, description in zip(*(fields[i::4] for i in range(4))):
+            passes.append((name, anchor))
+            source = next(file.read_text() for file in (arguments.source / "lib" / table.parent.name).glob("*.cpp")
+                          if f"GEN_PASS_DEF_{definition.upper()}\n" in file.read_text())
+            failures += count_complaints(name, description, source)
     if len(passes) < 13:
         sys.exit(f"expected at least 13 passes in Passes.td files, but found {len(passes)}")
 
     models = stages(tool, tests / "Conversion/Inputs/one-layer.mlir", checkpoint, library)
-    corpus = [FOREIGN]
+    corpus = [FOREIGN, FOREIGN_DEVICE]
     for file in sorted(tests.rglob("*.mlir")):
         if "Inputs" not in file.parts:
             corpus += pieces(file.read_text())
@@ -130,7 +169,6 @@ def main():
     corpus = [p for p in pieces(tool.run(join(corpus), "--split-input-file")[0]) if p]
     everything = join(models + corpus)
 
-    failures = []
     for name, anchor in passes:
         options = options_of(name, checkpoint, library)
         spelled = f"{name}{{{options}}}" if options else name
@@ -138,7 +176,9 @@ def main():
             spelled = f"gpu.module({spelled})"
         pipeline = f"--pass-pipeline=builtin.module({spelled})"
 
-        out, _ = tool.run(everything, pipeline, "--split-input-file")
+        out, messages = tool.run(everything, pipeline, "--split-input-file")
+        if not re.search("(error|warning|remark): ", messages) and name not in SILENT:
+            failures.append(f"{name}: says nothing on any input")
         once = pieces(out)
         given = pieces(everything)
         if len(once) != len(given):

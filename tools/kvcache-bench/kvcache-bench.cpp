@@ -1,5 +1,6 @@
 //===- kvcache-bench.cpp - How fast a bundle's attention is ---------------===//
 
+#include "../Completion.h"
 #include "Measure.h"
 #include "Plot.h"
 #include "kvcache/Support/Files.h"
@@ -165,14 +166,17 @@ int main(int argc, char **argv) {
                    : "expected sim, cuda or cuda:N, found \"" + text + "\"";
       });
   app.add_option("--driver", options.driver,
-                 "Driver library; default: libcuda.so.1");
+                 "Driver library; default: libcuda.so.1")
+      ->type_name("FILE");
   app.add_option("--target", options.target, "Chip whose code runs");
   app.add_option("--repeats", options.repeats, "Replays of each buffer set")
       ->check(CLI::Range(1, 100000));
   app.add_option("--threads", options.threads, "Of the PTX machine")
       ->check(CLI::Range(1, 256));
-  app.add_option("--json", json, "Write the numbers");
-  app.add_option("--svg", svg, "Write a plot of bandwidth over length");
+  app.add_option("--json", json, "Write the numbers")->type_name("FILE");
+  app.add_option("--svg", svg, "Write a plot of bandwidth over length")
+      ->type_name("FILE");
+  addCompletionOption(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success &success) {

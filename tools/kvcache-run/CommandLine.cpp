@@ -1,6 +1,7 @@
 //===- CommandLine.cpp - Options of kvcache-run ---------------------------===//
 
 #include "CommandLine.h"
+#include "../Completion.h"
 #include "kvcache/Support/Migration.h"
 
 #include <CLI/CLI.hpp>
@@ -219,6 +220,7 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
       ->type_name("N");
   app.add_flag("--json", into.json, "Print one JSON object instead of a table");
   app.add_flag("--quiet", into.quiet, "No remarks, no progress");
+  addCompletionOption(app);
   // Group "" hides it: it is only answered.
   app.add_flag("--calculate-kv-scales,--calculate_kv_scales", calculateScales)
       ->group("");

@@ -1,5 +1,6 @@
 //===- kvcache-scales.cpp - What a checkpoint's KV scales are worth -------===//
 
+#include "../Completion.h"
 #include "Tool.h"
 #include "kvcache/Support/Migration.h"
 
@@ -212,6 +213,8 @@ int main(int argc, char **argv) {
   rebindCommand->add_flag("--quiet", rebindOptions.quiet,
                           "No remarks, no summary");
   addResolveOptions(*rebindCommand, rebindOptions.resolve);
+
+  addCompletionOption(app);
 
   try {
     app.parse(argc, argv);

@@ -43,24 +43,18 @@ def CachesToArguments : Pass<"kvcache-caches-to-arguments", "::mlir::ModuleOp"> 
     }
     ```
 
-    After, `@main` is
+    After:
 
     ```mlir
-    kvcache.scale_buffer @layer0.k : f32 = 1.000000e+00 from default
-    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
-    kvcache.cache_group @full page_size 16
-    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-    func.func @main(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>,
-        %kc: memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>},
-        %vc: memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.v_cache", kvcache.role = #kvcache<role cache>},
-        %table: memref<?x?xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
-        %lengths: memref<?xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
-        %start: memref<?xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
-        %slots: memref<?xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
-      %c = kvcache.view_cache @layer0 pages(%kc, %vc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
-        : memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>,
-          memref<?x?xi32>, memref<?xi32>, memref<?xi32>, memref<?xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-      kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    func.func @main(%arg0: tensor<?x2x64xbf16>, %arg1: tensor<?x2x64xbf16>,
+        %arg2: memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>},
+        %arg3: memref<?x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.v_cache", kvcache.role = #kvcache<role cache>},
+        %arg4: memref<?x?xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+        %arg5: memref<?xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+        %arg6: memref<?xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+        %arg7: memref<?xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
+      %0 = kvcache.view_cache @layer0 pages(%arg2, %arg3) page_table(%arg4) lengths(%arg5) query_start(%arg6) slots(%arg7) : ... -> <2 x 64 x f8E4M3FN>
+      kvcache.write %arg0, %arg1 to %0 : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, <2 x 64 x f8E4M3FN>
       return
     }
     ```
@@ -118,6 +112,9 @@ def ConvertKVCacheToReference : Pass<"convert-kvcache-to-reference", "::mlir::Mo
     "::mlir::linalg::LinalgDialect", "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect",
     "::mlir::scf::SCFDialect", "::mlir::tensor::TensorDialect"
   ];
+  let statistics = [
+    Statistic<"numOps", "ops", "ops of the dialect lowered or removed">
+  ];
 }
 
 def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
@@ -145,19 +142,39 @@ def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
     of another type than a cache that is not quantized, missing capacities, a
     folded factor that is not a normal f32.
 
-    Before, in a segment:
+    Before:
 
     ```mlir
-    kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64}
-      : memref<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<?x4x64xbf16>
+    kvcache.scale_buffer @layer0.k : f32 = 1.230000e-02 from checkpoint "model.layers.0.self_attn.k_proj.k_scale"
+    kvcache.scale_buffer @layer0.v : f32 = 3.450000e-02 from checkpoint "model.layers.0.self_attn.v_proj.v_scale"
+    kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2, max_sequences = 2, max_tokens = 8, num_pages = 7}
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    kvcache.program @kvcache.main(
+        %k: memref<?x2x64xbf16> {kvcache.name = "layer0.key", kvcache.role = #kvcache<role activation>},
+        %v: memref<?x2x64xbf16> {kvcache.name = "layer0.value", kvcache.role = #kvcache<role activation>},
+        %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>},
+        %vc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.v_cache", kvcache.role = #kvcache<role cache>},
+        %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+        %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+        %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+        %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
+      kvcache.segment @layer0 {
+        %c = kvcache.view_cache @layer0 pages(%kc, %vc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
+          : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>,
+            memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+        kvcache.write %k, %v to %c : memref<?x2x64xbf16>, memref<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      }
+    }
     ```
 
-    After:
+    After, with `target=sm_80`:
 
     ```mlir
-    kvcache.launch @paged_attention_bf16_e4m3_h4x2_d64_p16_0f9a3c21 of "kvcache_paged_attention" grid [2, 8, 1] block [128, 1, 1] shared 61440
-      args(%q, %kc, %vc, %table, %lengths, %start, %o : ...) constants [0.0022 : f32, ...] origins ["softmax_scale * k_scale * log2(e)", ...]
-      structure [90 : i32, ...] layer "layer0"
+    kvcache.segment @layer0 {
+      kvcache.launch @write_bf16_e4m3_h2_d64_p16_... of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0 args(%arg0, %arg1, %arg2, %arg3, %arg7 : ...)
+        constants [1.230000e-02 : f32, 3.450000e-02 : f32, 8 : i32, 112] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
+        structure [80 : i32, ...] layer "layer0"
+    }
     ```
   }];
   let options = [
@@ -191,17 +208,39 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
     Before:
 
     ```mlir
-    kvcache.launch @write_example of "kvcache_write" ...
+    kvcache.program @kvcache.main(
+        %k: memref<8x2x64xbf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>},
+        %v: memref<8x2x64xbf16> {kvcache.name = "value", kvcache.role = #kvcache<role activation>},
+        %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>},
+        %vc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "layer0.v_cache", kvcache.role = #kvcache<role cache>},
+        %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
+      kvcache.segment @layer0 {
+        kvcache.launch @write_example of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
+          args(%k, %v, %kc, %vc, %slots : memref<8x2x64xbf16>, memref<8x2x64xbf16>,
+               memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
+          constants [1.230000e-02 : f32, 3.450000e-02 : f32, 8 : i32, 112] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
+          structure [80 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32]
+      }
+    }
     ```
 
-    After:
+    After, with `target=sm_80 kernel-library=kvcache_kernels.bc`:
 
     ```mlir
-    gpu.module @kvcache_kernels [#nvvm.target<O = 1, chip = "sm_90", link = ["kvcache_kernels.bc"]>] {
-      llvm.func @kvcache_write(...)
-      llvm.func @write_example(...) attributes {gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: 128, 1, 1>}
+    gpu.module @kvcache_kernels [#nvvm.target<... chip = "sm_80", ... link = ["kvcache_kernels.bc"]>] {
+      llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, ...)
+      llvm.func @write_example(%arg0: !llvm.ptr<1>, ...) attributes {gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: 128, 1, 1>} {
+        ...
+        llvm.call @kvcache_write(...) : ...
+        llvm.return
+      }
     }
-    gpu.launch_func @kvcache_kernels::@write_example blocks in (...) threads in (...) args(...)
+    func.func @kvcache.main.layer0(%arg0: memref<8x2x64xbf16>, %arg1: memref<8x2x64xbf16>, %arg2: ...)
+        attributes {kvcache_buffers = ["layer0.k_cache", "layer0.v_cache", "slot_mapping"]...} {
+      ...
+      gpu.launch_func @kvcache_kernels::@write_example blocks in (...) threads in (...) args(...)
+      return
+    }
     ```
   }];
   let options = [
@@ -262,17 +301,13 @@ def ConvertArithF8ToNVVM : Pass<"convert-arith-f8-to-nvvm", "::mlir::gpu::GPUMod
     After, with `target=sm_90`:
 
     ```mlir
-    gpu.module @kernels {
-      gpu.func @narrow(%x: f32, %out: memref<1xf8E4M3FN>) kernel {
-        %c0 = arith.constant 0 : index
-        %zero = arith.constant 0.0 : f32
-        %i0 = arith.constant 0 : i32
-        %pair = nvvm.convert.f32x2.to.f8x2 %zero, %x {rnd = #nvvm.fp_rnd_mode<rn>, sat = #nvvm.sat_mode<satfinite>} : vector<2xi8> (f8E4M3FN)
-        %code = llvm.extractelement %pair[%i0 : i32] : vector<2xi8>
-        %y = arith.bitcast %code : i8 to f8E4M3FN
-        memref.store %y, %out[%c0] : memref<1xf8E4M3FN>
-        gpu.return
-      }
+    gpu.func @narrow(%arg0: f32, %arg1: memref<1xf8E4M3FN>) kernel {
+      ...
+      %... = nvvm.convert.f32x2.to.f8x2 %cst, %arg0 {rnd = #nvvm.fp_rnd_mode<rn>, sat = #nvvm.sat_mode<satfinite>} : vector<2xi8>(f8E4M3FN)
+      ...
+      %... = arith.bitcast %... : i8 to f8E4M3FN
+      memref.store %..., %arg1[%c0] : memref<1xf8E4M3FN>
+      gpu.return
     }
     ```
   }];

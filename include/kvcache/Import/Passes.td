@@ -81,11 +81,14 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     Before:
 
     ```mlir
-    %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "model.layers.0.self_attn.attn", operand_names = ["key", "value"], mutated = []}
-      : (tensor<?x2x64xbf16>, tensor<?x2x64xbf16>) -> tensor<0xbf16>
-    %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %t) {layer_name = "model.layers.0.self_attn.attn",
-        operand_names = ["query", "key", "value", "output", "kv_cache_dummy_dep"], mutated = ["output"]}
-      : (tensor<?x4x64xbf16>, tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, tensor<?x4x64xbf16>, tensor<0xbf16>) -> tensor<?x4x64xbf16>
+    func.func @main(%q: tensor<?x4x64xbf16>, %k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>, %out: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16> {
+      %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "model.layers.0.self_attn.attn", operand_names = ["key", "value"], mutated = []}
+        : (tensor<?x2x64xbf16>, tensor<?x2x64xbf16>) -> tensor<0xbf16>
+      %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %t) {layer_name = "model.layers.0.self_attn.attn",
+          operand_names = ["query", "key", "value", "output", "kv_cache_dummy_dep"], mutated = ["output"]}
+        : (tensor<?x4x64xbf16>, tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, tensor<?x4x64xbf16>, tensor<0xbf16>) -> tensor<?x4x64xbf16>
+      return %o : tensor<?x4x64xbf16>
+    }
     ```
 
     After:
@@ -95,10 +98,12 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     kvcache.scale_buffer @layer0.k : f32 dynamic
     kvcache.scale_buffer @layer0.v : f32 dynamic
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
-    ...
-    %c = kvcache.get_cache @layer0 : <2 x 64 x bf16>
-    kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
-    %o = kvcache.paged_attention %q over %c outs(%out) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+    func.func @main(%arg0: tensor<?x4x64xbf16>, %arg1: tensor<?x2x64xbf16>, ...
+      %0 = kvcache.get_cache @layer0 : <2 x 64 x bf16>
+      kvcache.write %arg1, %arg2 to %0 : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, <2 x 64 x bf16>
+      %1 = kvcache.paged_attention %arg0 over %0 outs(%arg3) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+      return %1 : tensor<?x4x64xbf16>
+    }
     ```
   }];
   let options = [

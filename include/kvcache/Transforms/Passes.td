@@ -26,15 +26,24 @@ def ResolveCacheTypes : Pass<"kvcache-resolve-cache-types", "::mlir::ModuleOp"> 
     Before:
 
     ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
-    %c = kvcache.get_cache @layer0 : <2 x 64 x bf16>
+    func.func @main(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x bf16>
+      kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+      return
+    }
     ```
 
     After, with `kv-cache-dtype=fp8`:
 
     ```mlir
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
-    %c = kvcache.get_cache @layer0 : <2 x 64 x f8E4M3FN>
+    ...
+      %0 = kvcache.get_cache @layer0 : <2 x 64 x f8E4M3FN>
+      kvcache.write %arg0, %arg1 to %0 : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, <2 x 64 x f8E4M3FN>
     ```
   }];
   let options = [
@@ -68,13 +77,21 @@ def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
     Before:
 
     ```mlir
-    %o = kvcache.paged_attention %q over %c outs(%out) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    func.func @main(%q: tensor<?x4x64xbf16>, %out: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16> {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x bf16>
+      %o = kvcache.paged_attention %q over %c outs(%out) : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+      return %o : tensor<?x4x64xbf16>
+    }
     ```
 
-    After, for a Llama with head dim 64:
+    After, with `checkpoint=test/Inputs/checkpoints/modelopt_fp8` (a Llama of head dim 64):
 
     ```mlir
-    %o = kvcache.paged_attention %q over %c outs(%out) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+    %1 = kvcache.paged_attention %arg0 over %0 outs(%arg1) {kvcache.softmax_scale_from = "config.json: head_dim", softmax_scale = 1.250000e-01 : f64} : ...
     ```
   }];
   let options = [
@@ -117,14 +134,25 @@ def FoldCheckpointScales : Pass<"kvcache-fold-checkpoint-scales", "::mlir::Modul
 
     ```mlir
     kvcache.scale_buffer @layer0.k : f32 dynamic
-    %s = kvcache.load_scale @layer0.k : f32
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @main() -> f32 {
+      %s = kvcache.load_scale @layer0.k : f32
+      return %s : f32
+    }
     ```
 
-    After:
+    After, with `checkpoint=test/Inputs/checkpoints/modelopt_fp8`:
 
     ```mlir
     kvcache.scale_buffer @layer0.k : f32 = 1.230000e-02 from checkpoint "model.layers.0.self_attn.k_proj.k_scale"
-    %s = arith.constant 1.230000e-02 : f32
+    kvcache.scale_buffer @layer0.v : f32 = 3.450000e-02 from checkpoint "model.layers.0.self_attn.v_proj.v_scale"
+    ...
+    func.func @main() -> f32 {
+      %cst = arith.constant 1.230000e-02 : f32
+      return %cst : f32
+    }
     ```
   }];
   let options = [
@@ -186,14 +214,23 @@ def DropDynamicScales : Pass<"kvcache-drop-dynamic-scales", "::mlir::ModuleOp"> 
     Before:
 
     ```mlir
-    kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x128xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
-    kvcache.write %k, %v to %c : ...
+    kvcache.scale_buffer @layer0.k : f32 = 1.230000e-02 from checkpoint "model.layers.0.self_attn.k_proj.k_scale"
+    kvcache.scale_buffer @layer0.v : f32 = 3.450000e-02 from checkpoint "model.layers.0.self_attn.v_proj.v_scale"
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @main(%q: tensor<?x256xbf16>, %k: tensor<?x128xbf16>, %v: tensor<?x128xbf16>) attributes {vllm.calculate_kv_scales = true} {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x128xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
     ```
 
     After:
 
     ```mlir
-    kvcache.write %k, %v to %c : ...
+    func.func @main(%arg0: tensor<?x256xbf16>, %arg1: tensor<?x128xbf16>, %arg2: tensor<?x128xbf16>) {
+      return
+    }
     ```
   }];
   let statistics = [
@@ -213,6 +250,22 @@ def VerifyStaticScales : Pass<"kvcache-verify-static-scales", "::mlir::ModuleOp"
     `kvcache.load_scale`, and names of ops, symbols, attributes and strings
     that belong to that path (see `kvcache-drop-dynamic-scales`). Changes
     nothing.
+
+    Refused:
+
+    ```mlir
+    kvcache.cache_group @full page_size 16
+    // expected-error @+1 {{illegal where scales are static: @layer0.k is dynamic; run kvcache-fold-checkpoint-scales}}
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @main(%q: tensor<?x256xbf16>, %k: tensor<?x128xbf16>, %v: tensor<?x128xbf16>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      // expected-error @+1 {{'kvcache.calculate_scales' calculates scales at run time; run kvcache-drop-dynamic-scales}}
+      kvcache.calculate_scales %q, %k, %v for %c : tensor<?x256xbf16>, tensor<?x128xbf16>, tensor<?x128xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
+    ```
   }];
   let statistics = [
     Statistic<"numRemainders", "remainders", "Remainders found">
@@ -232,19 +285,25 @@ def SortPureOps : Pass<"kvcache-sort-pure-ops", "::mlir::ModuleOp"> {
     Before:
 
     ```mlir
-    %a = tensor.empty() : tensor<4xf32>
-    %b = tensor.empty() : tensor<8xf32>
-    "use"(%b) : (tensor<8xf32>) -> ()
-    "use"(%a) : (tensor<4xf32>) -> ()
+    func.func @main() {
+      %a = tensor.empty() : tensor<4xf32>
+      %b = tensor.empty() : tensor<8xf32>
+      "use"(%b) : (tensor<8xf32>) -> ()
+      "use"(%a) : (tensor<4xf32>) -> ()
+      return
+    }
     ```
 
     After:
 
     ```mlir
-    %b = tensor.empty() : tensor<8xf32>
-    "use"(%b) : (tensor<8xf32>) -> ()
-    %a = tensor.empty() : tensor<4xf32>
-    "use"(%a) : (tensor<4xf32>) -> ()
+    func.func @main() {
+      %0 = tensor.empty() : tensor<8xf32>
+      "use"(%0) : (tensor<8xf32>) -> ()
+      %1 = tensor.empty() : tensor<4xf32>
+      "use"(%1) : (tensor<4xf32>) -> ()
+      return
+    }
     ```
   }];
   let statistics = [
@@ -282,6 +341,10 @@ def FormPrograms : Pass<"kvcache-form-programs", "::mlir::ModuleOp"> {
     Before:
 
     ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.230000e-02 from checkpoint "model.layers.0.self_attn.k_proj.k_scale"
+    kvcache.scale_buffer @layer0.v : f32 = 3.450000e-02 from checkpoint "model.layers.0.self_attn.v_proj.v_scale"
+    kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2, max_sequences = 2, max_tokens = 8, num_pages = 7}
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
     func.func @main(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>) {
       %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
       kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
@@ -292,16 +355,17 @@ def FormPrograms : Pass<"kvcache-form-programs", "::mlir::ModuleOp"> {
     After:
 
     ```mlir
-    kvcache.program @kvcache.main(%k: memref<?x2x64xbf16> {kvcache.name = "layer0.key", ...}, ...) {
+    kvcache.program @kvcache.main(%arg0: memref<7x16x2x64xf8E4M3FN, ...> {kvcache.name = "layer0.k_cache", kvcache.role = #kvcache<role cache>},
+        ... %arg6: memref<?x2x64xbf16> {kvcache.name = "layer0.key", kvcache.role = #kvcache<role activation>}, ...) {
       kvcache.segment @layer0 {
-        %c = kvcache.view_cache @layer0 pages(%kc, %vc) ...
-        kvcache.write %k, %v to %c : memref<?x2x64xbf16>, memref<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+        %0 = kvcache.view_cache @layer0 pages(%arg0, %arg1) page_table(%arg2) lengths(%arg3) query_start(%arg4) slots(%arg5) : ...
+        kvcache.write %arg6, %arg7 to %0 : memref<?x2x64xbf16>, memref<?x2x64xbf16>, <2 x 64 x f8E4M3FN>
       }
     }
-    func.func private @kvcache.main.layer0(memref<?x2x64xbf16>, memref<?x2x64xbf16>)
-    func.func @main(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>) {
-      %0 = bufferization.to_buffer %k read_only : tensor<?x2x64xbf16> to memref<?x2x64xbf16>
-      %1 = bufferization.to_buffer %v read_only : tensor<?x2x64xbf16> to memref<?x2x64xbf16>
+    func.func private @kvcache.main.layer0(memref<?x2x64xbf16>, memref<?x2x64xbf16>) ...
+    func.func @main(%arg0: tensor<?x2x64xbf16>, %arg1: tensor<?x2x64xbf16>) {
+      %0 = bufferization.to_buffer %arg0 read_only : tensor<?x2x64xbf16> to memref<?x2x64xbf16>
+      %1 = bufferization.to_buffer %arg1 read_only : tensor<?x2x64xbf16> to memref<?x2x64xbf16>
       call @kvcache.main.layer0(%0, %1) : (memref<?x2x64xbf16>, memref<?x2x64xbf16>) -> ()
       return
     }
@@ -343,6 +407,26 @@ def VerifyCapturable : Pass<"kvcache-verify-capturable", "::mlir::ModuleOp"> {
     Foreign ops split a program into segments, each of which is a graph: a
     remark, or an error with `one-graph`. Writing a cache at a fixed address and
     reading lengths on the device are fine.
+
+    Refused:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.000000e+00 from default
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2, max_sequences = 2, max_tokens = 8, num_pages = 7}
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @main(%k: memref<8x2x64xbf16>, %v: memref<8x2x64xbf16>, %q: memref<8x4x64xbf16>, %o: memref<8x4x64xbf16>, %n: memref<i32>) -> i32 {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.write %k, %v to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      // expected-error @below {{'memref.load' cannot be captured (host-read)}}
+      // expected-note @below {{cause: the host reads a value that the device computes}}
+      // expected-note @below {{what to do: keep the value on the device: let the kernel that needs it read it}}
+      %live = memref.load %n[] : memref<i32>
+      kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64}
+        : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+      return %live : i32
+    }
+    ```
   }];
   let options = [
     Option<"oneGraph", "one-graph", "bool", "false", "A foreign op that splits the graph is an error">
