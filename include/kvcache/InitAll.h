@@ -10,6 +10,7 @@
 #include "kvcache/Transforms/BufferizableOpInterfaceImpl.h"
 #include "kvcache/Transforms/CaptureHazards.h"
 #include "kvcache/Transforms/Passes.h"
+#include "kvcache/Transforms/ShardingInterfaceImpl.h"
 #include "mlir/Target/LLVM/NVVM/Target.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/GPU/GPUToLLVMIRTranslation.h"
@@ -23,6 +24,7 @@ inline void registerKVCacheDialect(DialectRegistry &registry) {
   registry.insert<KVCacheDialect>();
   registerCaptureHazardExternalModels(registry);
   registerBufferizableOpInterfaceExternalModels(registry);
+  registerShardingInterfaceExternalModels(registry);
 }
 
 /// What turns kernels into PTX: the NVVM target and the translations to LLVM IR

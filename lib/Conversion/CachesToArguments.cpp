@@ -85,6 +85,8 @@ private:
                "become arguments; use 'kvcache.view_cache' here";
         return WalkResult::interrupt();
       }
+      if (failed(get.checkPartitioned()))
+        return WalkResult::interrupt();
       entry->second.insert(getCacheDeclaration(get.getHandle()));
       return WalkResult::advance();
     });

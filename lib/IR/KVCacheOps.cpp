@@ -113,6 +113,9 @@ LogicalResult CacheGroupOp::verify() {
 
 LogicalResult CacheOp::verify() {
   // (C4) is the verifier of the type.
+  if (getShards() && static_cast<int64_t>(*getShards()) < 2) // (C7)
+    return emitOpError() << "expected at least 2 shards, but found "
+                         << static_cast<int64_t>(*getShards());
   if (!getCacheType().isLatent())
     return success();
   if (getKScaleAttr() != getVScaleAttr()) // (C5)
@@ -229,27 +232,45 @@ CacheOp mlir::kvcache::getCacheDeclaration(Value handle) {
   return nullptr;
 }
 
-/// (C1) and (C2) of get_cache and (C1) of view_cache.
+/// get_cache and (C1) of view_cache.
 static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name,
-                                       Value handle) {
+                                       Value handle,
+                                       std::optional<int64_t> shards = {}) {
   CacheOp cache = getCacheDeclaration(handle);
   if (!cache)
     return op->emitOpError()
            << "expected " << name << " to be a 'kvcache.cache'";
-  if (handle.getType() != cache.getCacheType()) {
+  CacheType expected = cache.getCacheType();
+  if (shards) {
+    if (*shards < 2 || expected.getNumHeads() % *shards != 0) // (C3)
+      return op->emitOpError()
+             << "expected a number of shards from 2 on that divides the "
+             << expected.getNumHeads() << " KV heads of " << name
+             << ", but found " << *shards;
+    expected = expected.withNumHeads(expected.getNumHeads() / *shards);
+  }
+  if (handle.getType() != expected) {
     InFlightDiagnostic diag =
         op->emitOpError() << (isa<BlockArgument>(handle) ? "handle type "
                                                          : "result type ")
                           << handle.getType() << " differs from the cache's "
-                          << cache.getCacheType();
+                          << expected;
     diag.attachNote(cache.getLoc()) << "the cache is declared here";
     return diag;
   }
   return cache;
 }
 
+LogicalResult GetCacheOp::checkPartitioned() {
+  if (!getShards())
+    return success();
+  return emitOpError() << "is one of " << *getShards()
+                       << " shards of a cache that is declared whole; run "
+                          "kvcache-partition-caches first";
+}
+
 LogicalResult GetCacheOp::verifySymbolUses(SymbolTableCollection &) {
-  return verifyHandle(*this, getCacheAttr(), getHandle());
+  return verifyHandle(*this, getCacheAttr(), getHandle(), getShards());
 }
 
 /// (C2) of view_cache and with_pages.

@@ -40,6 +40,7 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm,
   config.softmaxScale = options.softmaxScale;
   config.softCap = options.softCap;
   config.window = options.window;
+  config.tpSize = options.tpSize;
   pm.addPass(createApplyModelConfig(config));
 
   ResolveCacheTypesOptions types;

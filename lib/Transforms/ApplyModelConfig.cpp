@@ -126,9 +126,17 @@ void ApplyModelConfigPass::runOnOperation() {
     }
     ::kvcache::AttentionRequest request;
     request.layer = cache.getLayer().str();
-    request.queryHeads = op.getNumQueryHeads();
+    // The config counts the heads of all ranks. Zero is not compared: ranks may
+    // share a KV head, and query heads may be split further than KV heads.
     CacheType type = cache.getCacheType();
-    request.kvHeads = type.getNumHeads();
+    int64_t kvHeads = type.getNumHeads();
+    int64_t shards = cache.getShards().value_or(1);
+    if (tpSize > 1 || shards == 1)
+      request.queryHeads = op.getNumQueryHeads() * tpSize;
+    if (shards > 1)
+      request.kvHeads = kvHeads * shards;
+    else if (tpSize == 1 || kvHeads > 1)
+      request.kvHeads = kvHeads * tpSize;
     request.headDim = type.getHeadDim();
     request.latentDim = type.isLatent() ? type.getLatentDim() : 0;
     if (auto attr = op.getSoftmaxScaleAttr())

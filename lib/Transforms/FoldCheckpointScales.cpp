@@ -40,6 +40,7 @@ private:
   llvm::MapVector<Operation *, Decision> decisions;
 
   FailureOr<::kvcache::ScaleOptions> getOptions();
+  LogicalResult checkShards(CacheOp cache);
   std::vector<::kvcache::ScaleRequest> getRequests(ArrayRef<CacheOp> caches);
   FailureOr<ScaleAttr> makeScale(CacheOp cache, ::kvcache::ScaleRole role,
                                  const ::kvcache::Scale &scale);
@@ -83,6 +84,21 @@ FailureOr<::kvcache::ScaleOptions> FoldCheckpointScalesPass::getOptions() {
   options.tpSize = tpSize;
   options.tpRank = tpRank;
   return options;
+}
+
+/// A cache that was partitioned has one rank's heads; with one KV head, several
+/// ranks may hold the same.
+LogicalResult FoldCheckpointScalesPass::checkShards(CacheOp cache) {
+  int64_t shards = cache.getShards().value_or(1);
+  bool shared = cache.getCacheType().getNumHeads() == 1;
+  if (shards == 1 || tpSize == 1 || tpSize == shards ||
+      (shared && tpSize % shards == 0))
+    return success();
+  return cache.emitError() << "layer '" << cache.getLayer() << "' is one of "
+                           << shards << " shards, but tp-size is "
+                           << tpSize.getValue() << "; expected "
+                           << (shared ? "a multiple of " : "") << shards
+                           << ", as the graph was partitioned";
 }
 
 std::vector<::kvcache::ScaleRequest>
@@ -332,6 +348,8 @@ void FoldCheckpointScalesPass::runOnOperation() {
       continue;
     caches.push_back(cache);
     layerOps[cache.getLayer()] = cache;
+    if (failed(checkShards(cache)))
+      return signalPassFailure();
   }
   if (!caches.empty()) {
     auto findOp = [&](StringRef layer) { return layerOps.lookup(layer); };
@@ -352,8 +370,16 @@ void FoldCheckpointScalesPass::runOnOperation() {
         table.diagnostics, [](const ::kvcache::Diagnostic &diagnostic) {
           return diagnostic.severity == ::kvcache::Severity::Error;
         });
-    if (failed(emitDiagnostics(module, table.diagnostics, findOp)))
+    if (failed(emitDiagnostics(module, table.diagnostics, findOp))) {
+      for (CacheOp cache : caches)
+        if (cache.getShards() && tpSize == 1)
+          cache.emitRemark()
+              << "layer '" << cache.getLayer() << "' is one of "
+              << *cache.getShards()
+              << " shards; scales per head need tp-size=" << *cache.getShards()
+              << " and tp-rank";
       return signalPassFailure();
+    }
     bool failedAny = false;
     for (CacheOp cache : caches) {
       const ::kvcache::LayerScales *scales = table.find(

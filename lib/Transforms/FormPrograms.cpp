@@ -95,6 +95,8 @@ LogicalResult ProgramBuilder::collectRuns() {
                             : "move the op out of it, or unroll it");
     failedAny = true;
   });
+  function.walk(
+      [&](GetCacheOp get) { failedAny |= failed(get.checkPartitioned()); });
   if (failedAny)
     return failure();
   if (!function.getBody().hasOneBlock()) {

@@ -44,11 +44,16 @@ ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
       return;
     FlatSymbolRefAttr name = getHandleSource(handle).second;
     auto it = types.find(name.getValue());
-    if (it == types.end() || it->second == handle.getType())
+    if (it == types.end())
+      return;
+    // A handle of one shard has fewer heads than its cache.
+    auto old = cast<CacheType>(handle.getType());
+    CacheType type = old.withElementType(it->second.getElementType());
+    if (type == old)
       return;
     if (!isa<GetCacheOp>(op)) {
       result = op->emitError()
-               << "the cache " << name << " becomes " << it->second
+               << "the cache " << name << " becomes " << type
                << ", but its "
                << (isa<ViewCacheOp>(op) ? "buffers are made for "
                                         : "pages are values for ")
@@ -61,7 +66,7 @@ ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
       if (!isa<CacheOpInterface>(user)) {
         InFlightDiagnostic diag =
             user->emitError()
-            << "the handle of cache " << name << " becomes " << it->second
+            << "the handle of cache " << name << " becomes " << type
             << ", but '" << user->getName()
             << "' is no cache op, so its types cannot follow; use "
                "kvcache.get_cache where the cache is read or written";
@@ -69,7 +74,7 @@ ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
         result = diag;
         return;
       }
-    handles.push_back({op->getResult(0), it->second});
+    handles.push_back({op->getResult(0), type});
   });
   if (failed(result))
     return failure();

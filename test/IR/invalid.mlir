@@ -262,6 +262,51 @@ func.func @f() {
 
 // -----
 
+// get_cache (C2): of one shard ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-note@+1 {{the cache is declared here}}
+kvcache.cache @c of "layer" in @g : 4 x 64 x bf16 scales(@s, @s)
+func.func @f() {
+  // expected-error@+1 {{result type '!kvcache.cache<4 x 64 x bf16>' differs from the cache's '!kvcache.cache<2 x 64 x bf16>'}}
+  %c = kvcache.get_cache @c shards 2 : !kvcache.cache<4 x 64 x bf16>
+  return
+}
+
+// -----
+
+// get_cache (C3)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 4 x 64 x bf16 scales(@s, @s)
+func.func @f() {
+  // expected-error@+1 {{expected a number of shards from 2 on that divides the 4 KV heads of @c, but found 3}}
+  %c = kvcache.get_cache @c shards 3 : !kvcache.cache<1 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and one shard is no shard.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 4 x 64 x bf16 scales(@s, @s)
+func.func @f() {
+  // expected-error@+1 {{expected a number of shards from 2 on that divides the 4 KV heads of @c, but found 1}}
+  %c = kvcache.get_cache @c shards 1 : !kvcache.cache<4 x 64 x bf16>
+  return
+}
+
+// -----
+
+// cache (C7)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{expected at least 2 shards, but found 1}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) {shards = 1 : i64}
+
+// -----
+
 // view_cache (C1): a cache, ...
 kvcache.cache_group @g page_size 16
 func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %s: memref<8xi64>) {

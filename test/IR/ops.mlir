@@ -89,6 +89,8 @@ func.func @handles(%kp: memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], 
                    %start: memref<?xi32>, %slots: memref<?xi64>) {
   // CHECK: kvcache.get_cache @plain : <2 x 64 x bf16>
   %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.get_cache @plain shards 2 : <1 x 64 x bf16>
+  %half = kvcache.get_cache @plain shards 2 : !kvcache.cache<1 x 64 x bf16>
   // CHECK: kvcache.view_cache @heads_first pages(%[[P:.*]], %[[P]]) page_table(%{{.*}}) lengths(%{{.*}}) query_start(%{{.*}}) slots(%{{.*}}) :
   // CHECK-SAME: memref<?x16x2x64xf8E4M3FN, strided<[2048, 64, 1024, 1], offset: ?>>
   // CHECK-SAME: -> <2 x 64 x f8E4M3FN>

@@ -174,6 +174,10 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
     CacheType withElementType(::mlir::Type elementType) const {
       return get(getContext(), getNumHeads(), getHeadDim(), elementType, getRopeDim());
     }
+    /// The same cache with another number of KV heads.
+    CacheType withNumHeads(int64_t numHeads) const {
+      return get(getContext(), numHeads, getHeadDim(), getElementType(), getRopeDim());
+    }
     /// One row is both key and value.
     bool isLatent() const { return getRopeDim() != 0; }
     /// Elements of a latent row in front of its rotary part.

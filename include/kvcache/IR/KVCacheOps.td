@@ -121,6 +121,11 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
 
     Where one latent row is both key and value (MLA), one scale is both scales.
 
+    Where tensor parallelism splits the layer, the declaration is that of one
+    rank: `shards` is the number of parts into which the KV heads of the layer
+    were split, and the KV heads are those of one part
+    (`kvcache-partition-caches`).
+
     `graph_dtype` keeps the word that the imported graph asked for
     (`kv_cache_dtype`), for `kvcache-resolve-cache-types`.
 
@@ -131,7 +136,8 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     * (C3) a per-head scale has as many values as the cache has KV heads;
     * (C4) the type is a valid `!kvcache.cache`;
     * (C5) both scales of a latent cache are the same symbol;
-    * (C6) the layout of a latent cache is `nhd`.
+    * (C6) the layout of a latent cache is `nhd`;
+    * (C7) `shards` is at least 2 where it is given.
 
     Example:
 
@@ -151,8 +157,14 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     FlatSymbolRefAttr:$k_scale,
     FlatSymbolRefAttr:$v_scale,
     DefaultValuedAttr<KVCache_LayoutAttr, "::mlir::kvcache::Layout::NHD">:$layout,
-    OptionalAttr<StrAttr>:$graph_dtype
+    OptionalAttr<StrAttr>:$graph_dtype,
+    OptionalAttr<I64Attr>:$shards
   );
+  let builders = [OpBuilder<(ins "::mlir::StringAttr":$sym_name, "::mlir::StringAttr":$layer,
+      "::mlir::FlatSymbolRefAttr":$group, "::mlir::TypeAttr":$type, "::mlir::FlatSymbolRefAttr":$k_scale,
+      "::mlir::FlatSymbolRefAttr":$v_scale, "LayoutAttr":$layout, "::mlir::StringAttr":$graph_dtype), [{
+    build($_builder, $_state, sym_name, layer, group, type, k_scale, v_scale, layout, graph_dtype, ::mlir::IntegerAttr());
+  }]>];
   let assemblyFormat = [{
     $sym_name `of` $layer `in` $group `:` custom<CacheShape>($type)
     `scales` `(` $k_scale `,` $v_scale `)` (`layout` custom<LayoutKeyword>($layout)^)? attr-dict
@@ -177,10 +189,16 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
 def KVCache_GetCacheOp : KVCache_Op<"get_cache", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "handle to a declared cache";
   let description = [{
+    With `shards`, which upstream's `shard-partition` gives it, the handle is
+    that of one rank, on which the cache has its part of the KV heads;
+    `kvcache-partition-caches` then makes the declaration that of one rank too.
+
     Constraints:
 
     * (C1) the symbol is a `kvcache.cache`;
-    * (C2) the result type is the cache's type.
+    * (C2) the result type is the cache's type, with the KV heads of one shard
+      where `shards` is given;
+    * (C3) `shards` is at least 2 and divides the KV heads of the cache.
 
     Example:
 
@@ -191,13 +209,22 @@ def KVCache_GetCacheOp : KVCache_Op<"get_cache", [Pure, DeclareOpInterfaceMethod
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
     func.func @handle() {
       %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x bf16>
+      %half = kvcache.get_cache @layer0 shards 2 : !kvcache.cache<1 x 64 x bf16>
       return
     }
     ```
   }];
-  let arguments = (ins FlatSymbolRefAttr:$cache);
+  let arguments = (ins FlatSymbolRefAttr:$cache, OptionalAttr<I64Attr>:$shards);
   let results = (outs KVCache_CacheType:$handle);
-  let assemblyFormat = "$cache attr-dict `:` type($handle)";
+  let builders = [OpBuilder<(ins "::mlir::Type":$handle, "::mlir::FlatSymbolRefAttr":$cache), [{
+    build($_builder, $_state, handle, cache, ::mlir::IntegerAttr());
+  }]>];
+  let assemblyFormat = "$cache (`shards` custom<PlainInteger>($shards)^)? attr-dict `:` type($handle)";
+  let extraClassDeclaration = [{
+    /// Emits an error when the handle is one shard of a cache whose declaration
+    /// is not yet that of one rank.
+    ::llvm::LogicalResult checkPartitioned();
+  }];
   let hasVerifier = 0;
 }
 

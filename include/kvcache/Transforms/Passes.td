@@ -102,7 +102,9 @@ def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
     Option<"softCap", "soft-cap", "double", "-1.0",
            "Soft cap of every layer; 0: none (negative: not given)">,
     Option<"window", "window", "int64_t", "-1",
-           "Keys that a query sees in every layer, its own included; 0: all (negative: not given)">
+           "Keys that a query sees in every layer, its own included; 0: all (negative: not given)">,
+    Option<"tpSize", "tp-size", "int64_t", "1",
+           "Tensor parallel ranks, of which the graph is one; heads of the config are those of all ranks">
   ];
   let statistics = [
     Statistic<"numApplied", "applied", "Attention ops whose attributes this run has changed">
@@ -184,6 +186,49 @@ def FoldCheckpointScales : Pass<"kvcache-fold-checkpoint-scales", "::mlir::Modul
     Statistic<"numRefused", "refused", "Errors found while resolving scales">
   ];
   let dependentDialects = ["::mlir::arith::ArithDialect"];
+}
+
+def PartitionCaches : Pass<"kvcache-partition-caches", "::mlir::ModuleOp"> {
+  let summary = "make the declarations of caches those of one rank";
+  let description = [{
+    Follows upstream's `sharding-propagation` and `shard-partition`, which split
+    the heads of writes and attentions over the ranks of a `shard.grid` and
+    leave handles of one shard, `kvcache.get_cache @layer0 shards 2`. Each cache
+    gets the KV heads that a rank holds, and `shards` moves from the handles to
+    the declaration, where `kvcache-fold-checkpoint-scales` compares it with
+    `tp-size`. Page tables, lengths and slots are the same on every rank.
+
+    It is an error if functions split a cache differently, or if a scale of all
+    KV heads has its values already: it is different on each rank.
+
+    Before:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 dynamic
+    kvcache.scale_buffer @layer0.v : f32 dynamic
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+    func.func @main(%k: tensor<?x1x64xbf16>, %v: tensor<?x1x64xbf16>) {
+      %c = kvcache.get_cache @layer0 shards 2 : !kvcache.cache<1 x 64 x bf16>
+      kvcache.write %k, %v to %c : tensor<?x1x64xbf16>, tensor<?x1x64xbf16>, !kvcache.cache<1 x 64 x bf16>
+      return
+    }
+    ```
+
+    After:
+
+    ```mlir
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 1 x 64 x bf16 scales(@layer0.k, @layer0.v) {shards = 2 : i64}
+    func.func @main(%arg0: tensor<?x1x64xbf16>, %arg1: tensor<?x1x64xbf16>) {
+      %0 = kvcache.get_cache @layer0 : <1 x 64 x bf16>
+      kvcache.write %arg0, %arg1 to %0 : tensor<?x1x64xbf16>, tensor<?x1x64xbf16>, <1 x 64 x bf16>
+      return
+    }
+    ```
+  }];
+  let statistics = [
+    Statistic<"numPartitioned", "partitioned", "Caches that became those of one rank">
+  ];
 }
 
 def DropDynamicScales : Pass<"kvcache-drop-dynamic-scales", "::mlir::ModuleOp"> {

@@ -1,0 +1,98 @@
+// RUN: kvcache-opt %s -split-input-file -verify-diagnostics -o /dev/null -pass-pipeline="builtin.module(func.func(shard-partition))"
+
+// Annotations that disagree, where no propagation made them agree.
+
+shard.grid @grid(shape = 2x2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 4 x 64 x bf16 scales(@k, @v)
+func.func @different(%q: tensor<8x4x64xbf16>, %k: tensor<8x4x64xbf16>) -> tensor<8x4x64xbf16> {
+  %s0 = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %s1 = shard.sharding @grid split_axes = [[], [0, 1]] : !shard.sharding
+  %k0 = shard.shard %k to %s0 : tensor<8x4x64xbf16>
+  %k1 = shard.shard %k0 to %s0 annotate_for_users : tensor<8x4x64xbf16>
+  %q0 = shard.shard %q to %s1 : tensor<8x4x64xbf16>
+  %q1 = shard.shard %q0 to %s1 annotate_for_users : tensor<8x4x64xbf16>
+  %c = kvcache.get_cache @c : !kvcache.cache<4 x 64 x bf16>
+  // expected-note @+1 {{the other op is here}}
+  kvcache.write %k1, %k1 to %c : tensor<8x4x64xbf16>, tensor<8x4x64xbf16>, !kvcache.cache<4 x 64 x bf16>
+  // expected-error @+1 {{splits the KV heads of @c into 4, but another op of this cache into 2; annotate keys, values and queries with the same split of heads}}
+  %r = kvcache.paged_attention %q1 over %c outs(%q1) {softmax_scale = 0.125 : f64} : tensor<8x4x64xbf16>, !kvcache.cache<4 x 64 x bf16> -> tensor<8x4x64xbf16>
+  %r0 = shard.shard %r to %s1 : tensor<8x4x64xbf16>
+  %r1 = shard.shard %r0 to %s1 annotate_for_users : tensor<8x4x64xbf16>
+  return %r1 : tensor<8x4x64xbf16>
+}
+
+// -----
+
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 3 x 64 x bf16 scales(@k, @v)
+func.func @indivisible(%k: tensor<8x3x64xbf16>) {
+  %s0 = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %k0 = shard.shard %k to %s0 : tensor<8x3x64xbf16>
+  %k1 = shard.shard %k0 to %s0 annotate_for_users : tensor<8x3x64xbf16>
+  // expected-remark @+1 {{every rank holds all 3 KV heads of @c, because nothing splits them}}
+  %c = kvcache.get_cache @c : !kvcache.cache<3 x 64 x bf16>
+  // expected-error @+1 {{cannot split the heads of '!kvcache.cache<3 x 64 x bf16>' over axes array<i16: 0> of @grid, whose sizes do not divide them; with fewer KV heads than ranks, use a grid with an axis for the KV heads and one for the query heads of each}}
+  kvcache.write %k1, %k1 to %c : tensor<8x3x64xbf16>, tensor<8x3x64xbf16>, !kvcache.cache<3 x 64 x bf16>
+  return
+}
+
+// -----
+
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @dims(%k: tensor<8x2x64xbf16>) {
+  %s0 = shard.sharding @grid split_axes = [[], [], [0]] : !shard.sharding
+  %k0 = shard.shard %k to %s0 : tensor<8x2x64xbf16>
+  %k1 = shard.shard %k0 to %s0 annotate_for_users : tensor<8x2x64xbf16>
+  // expected-remark @+1 {{every rank holds all 2 KV heads}}
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error @+1 {{splits dimension 2 of operand 0; only heads (dimension 1) can be split}}
+  kvcache.write %k1, %k1 to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @operands(%k: tensor<8x2x64xbf16>, %v: tensor<8x2x64xbf16>) {
+  %s0 = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %s1 = shard.sharding @grid split_axes = [[]] : !shard.sharding
+  %k0 = shard.shard %k to %s0 : tensor<8x2x64xbf16>
+  %k1 = shard.shard %k0 to %s0 annotate_for_users : tensor<8x2x64xbf16>
+  %v0 = shard.shard %v to %s1 : tensor<8x2x64xbf16>
+  %v1 = shard.shard %v0 to %s1 annotate_for_users : tensor<8x2x64xbf16>
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error @+1 {{splits operands over different axes: array<i16: 0> and array<i16>}}
+  kvcache.write %k1, %v1 to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @memrefs(%k: memref<8x2x64xbf16>, %x: tensor<8xf32>) -> tensor<8xf32> {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error @+1 {{works on memrefs, which the dialect 'shard' does not split; run shard-partition before bufferization}}
+  kvcache.write %k, %k to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  %s = shard.sharding @grid split_axes = [[0]] : !shard.sharding
+  %x0 = shard.shard %x to %s : tensor<8xf32>
+  %x1 = shard.shard %x0 to %s annotate_for_users : tensor<8xf32>
+  return %x1 : tensor<8xf32>
+}
