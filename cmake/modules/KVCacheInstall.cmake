@@ -32,7 +32,9 @@ foreach(set IN ITEMS runtime compiler)
       INTERFACE_INCLUDE_DIRECTORIES "${include_dirs}"
       INTERFACE_COMPILE_FEATURES cxx_std_17)
   endforeach()
-  if(installed)
+  # In LLVM's tree the libraries link targets of that tree, which no package of
+  # ours could name.
+  if(installed AND NOT KVCACHE_IN_LLVM_TREE)
     install(TARGETS ${installed} EXPORT KVCache-${set}
       ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Development)
     install(EXPORT KVCache-${set} FILE KVCache-${set}-targets.cmake
@@ -53,6 +55,9 @@ if(KVCACHE_ENABLE_MLIR)
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvcache COMPONENT Development)
 endif()
 
+if(KVCACHE_IN_LLVM_TREE)
+  return()
+endif()
 include(CMakePackageConfigHelpers)
 set(KVCACHE_PACKAGE_MLIR_DIR "${MLIR_DIR}")
 configure_package_config_file(

@@ -250,11 +250,11 @@ static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name,
     expected = expected.withNumHeads(expected.getNumHeads() / *shards);
   }
   if (handle.getType() != expected) {
-    InFlightDiagnostic diag =
-        op->emitOpError() << (isa<BlockArgument>(handle) ? "handle type "
-                                                         : "result type ")
-                          << handle.getType() << " differs from the cache's "
-                          << expected;
+    InFlightDiagnostic diag = op->emitOpError()
+                              << (isa<BlockArgument>(handle) ? "handle type "
+                                                             : "result type ")
+                              << handle.getType()
+                              << " differs from the cache's " << expected;
     diag.attachNote(cache.getLoc()) << "the cache is declared here";
     return diag;
   }

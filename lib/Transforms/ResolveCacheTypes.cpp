@@ -53,8 +53,7 @@ ResolveCacheTypesPass::retype(const llvm::StringMap<CacheType> &types) {
       return;
     if (!isa<GetCacheOp>(op)) {
       result = op->emitError()
-               << "the cache " << name << " becomes " << type
-               << ", but its "
+               << "the cache " << name << " becomes " << type << ", but its "
                << (isa<ViewCacheOp>(op) ? "buffers are made for "
                                         : "pages are values for ")
                << handle.getType()

@@ -130,6 +130,11 @@ def main():
                 count = 384 if kind == "widen" else len(inputs(wide, name))
                 for width in (1, 3 if kind == "widen" or wide in ("f32", "f64") else 4):
                     cases.append((kind, wide, name, width, count))
+        # Odd and even lengths, whole registers and more.
+        for width in (2, 5, 8, 17, 32):
+            cases.append(("widen", "bf16", name, width, 128 * max(width, 2)))
+        for width in (2, 6, 8, 16, 24):
+            cases.append(("narrow", "f32", name, width, FEW))
     for chip, has_cvt in CHIPS.items():
         kernels = [kernel(*case) for case in cases]
         text = "gpu.module @kernels {" + "".join(body for _, body in kernels) + "\n}\n"

@@ -30,6 +30,14 @@ protected:
   }
 };
 
+TEST_F(WarpTest, StoresTheLowPartOfWideRegisters) {
+  EXPECT_EQ(each("cvt.u64.u32 %d20, %r1; add.u64 %d20, %d20, 0x3efb00001;\n"
+                 "st.global.b16 [%d4], %d20; st.global.b8 [%d4+2], %d20;\n"
+                 "st.global.b8 [%d4+3], 7; ld.global.u32 %r4, [%d4];",
+                 lanes()),
+            perLane([](int l) { return 0x07010001 + l * 0x10001; }));
+}
+
 TEST_F(WarpTest, Shuffles) {
   auto shfl = [&](const std::string &mode, const std::string &rest) {
     return each("shfl.sync." + mode + ".b32 %r4|%p1, %r1, " + rest +
