@@ -27,20 +27,6 @@ bool isDigits(std::string_view part) {
                      [](unsigned char c) { return std::isdigit(c); });
 }
 
-/// Towers for images and sound, and encoders: they have no KV cache.
-bool isTower(std::string_view module) {
-  while (!module.empty()) {
-    size_t dot = module.find('.');
-    std::string_view part = module.substr(0, dot);
-    module.remove_prefix(dot == std::string_view::npos ? module.size()
-                                                       : dot + 1);
-    if (part.substr(0, 6) == "vision" || part == "visual" ||
-        part.substr(0, 5) == "audio" || part == "encoder")
-      return true;
-  }
-  return false;
-}
-
 /// "self_attn", or "self_attn.1" where a layer has several.
 bool isAttentionModule(std::string_view module) {
   std::string_view before, last, above, outer;
@@ -119,7 +105,7 @@ private:
           continue;
         // Projections come first: they are most of what there is.
         if (splitLast(path, above, part) && isQKVProjection(part) &&
-            isAttentionModule(above) && !isTower(above)) {
+            isAttentionModule(above) && !isEncoderLayer(above)) {
           Module &module = addModule(attentionModule(above));
           module.latent = module.latent || part.substr(0, 4) == "kv_a";
         }
@@ -132,7 +118,7 @@ private:
             scale.kind == ScaleName::KV ||
             (scale.kind == ScaleName::Single &&
              (scale.role == ScaleRole::K || scale.role == ScaleRole::V));
-        if (isCache && !scale.module.empty() && !isTower(scale.module))
+        if (isCache && !scale.module.empty() && !isEncoderLayer(scale.module))
           addModule(scale.module).hasScale = true;
       }
     std::sort(modules.begin(), modules.end(),

@@ -75,6 +75,18 @@ static std::optional<ScaleRole> projectionRole(std::string_view part) {
   return std::nullopt;
 }
 
+bool kvcache::isEncoderLayer(std::string_view layer) {
+  while (!layer.empty()) {
+    size_t dot = layer.find('.');
+    std::string_view part = layer.substr(0, dot);
+    layer.remove_prefix(dot == std::string_view::npos ? layer.size() : dot + 1);
+    if (startsWith(part, "vision") || part == "visual" ||
+        startsWith(part, "audio") || part == "encoder")
+      return true;
+  }
+  return false;
+}
+
 ScaleName kvcache::classifyScaleName(std::string_view name) {
   std::string_view path, last;
   // Most scales of a large model are those of weights.

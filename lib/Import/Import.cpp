@@ -140,6 +140,7 @@ private:
 
   LogicalResult checkOptions();
   LogicalResult collect();
+  void leaveEncoders();
   LogicalResult shareCaches();
   LogicalResult findLayerName(ImportedCall &imported);
   LogicalResult findOperands(ImportedCall &imported);
@@ -716,6 +717,20 @@ LogicalResult ImportPass::findQuantization(ImportedCall &imported) {
                        << "'; each layer has a q scale of its own";
   imported.quantization = *call;
   return success();
+}
+
+/// Attention of an encoder has no cache: its op stays.
+void ImportPass::leaveEncoders() {
+  for (auto &[name, layer] : layers) {
+    if (!layer.updates.empty() ||
+        !::kvcache::isEncoderLayer(std::string_view(name.data(), name.size())))
+      continue;
+    for (ImportedCall *attention : layer.attentions)
+      attention->op()->emitRemark()
+          << "'" << attention->spec->name << "' is left as it is: layer '"
+          << name << "' is one of an encoder, which has no KV cache";
+    layer.attentions.clear();
+  }
 }
 
 /// Layers that nothing writes read the cache that the model's config names.
@@ -1347,8 +1362,9 @@ LogicalResult ImportPass::declareCaches() {
 
   llvm::DenseMap<int64_t, unsigned> indexCount;
   for (auto &[name, layer] : layers)
-    ++indexCount[::kvcache::layerIndex(
-        std::string_view(name.data(), name.size()))];
+    if (!layer.updates.empty() || !layer.attentions.empty())
+      ++indexCount[::kvcache::layerIndex(
+          std::string_view(name.data(), name.size()))];
 
   auto declareQuery = [&](Layer &layer) {
     bool isQuantized =
@@ -1687,6 +1703,8 @@ void ImportPass::rewrite() {
   for (const ImportedCall &imported : calls) {
     Layer &layer = layers[imported.layer];
     Operation *op = imported.op();
+    if (!layer.cache && imported.attends())
+      continue; // of an encoder
     if (!layer.cache) {
       op->emitRemark() << "'" << imported.spec->name
                        << "' is left as it is: layer '" << imported.layer
@@ -1810,8 +1828,10 @@ void ImportPass::runOnOperation() {
   calls.clear();
   layers.clear();
   quantizations.clear();
-  if (failed(checkOptions()) || failed(collect()) || failed(shareCaches()) ||
-      failed(checkAll()))
+  if (failed(checkOptions()) || failed(collect()))
+    return signalPassFailure();
+  leaveEncoders();
+  if (failed(shareCaches()) || failed(checkAll()))
     return signalPassFailure();
 
   bool hasAttention = llvm::any_of(

@@ -138,6 +138,10 @@ struct ScaleOptions {
 /// "model.layers.0.self_attn" give the latter. Idempotent.
 std::string attentionModule(std::string_view layer);
 
+/// Layers of encoders and of towers for images and sound, by their names: they
+/// have no KV cache.
+bool isEncoderLayer(std::string_view layer);
+
 /// What a tensor name says, by its end.
 struct ScaleName {
   enum Kind { NotAScale, KV, Single, ZeroPoint } kind = NotAScale;

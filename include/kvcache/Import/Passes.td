@@ -61,6 +61,9 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     last `num_kv_shared_layers` of Gemma 3n and 4); its own keys and values, if
     the op has any, are not used.
 
+    Attention of an encoder, or of a tower for images or sound, has no cache: by
+    its layer's name it is left as it is, with a remark.
+
     MLA: the serving op takes queries `[tokens, heads, nope + rope]` and returns
     `[tokens, heads * value dim]`; its layer's up-projection is not in the
     graph. The weight `kv_b_proj` `[heads * (nope + value dim), latent]`, one
