@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles decode and prefill shapes from the public record and runs kvcache-bench on them.
+"""Compiles decode, prefill and MLA shapes from the public record and runs kvcache-bench on them.
 
 Each shape is one layer with an FP8 cache: query and KV heads, head dim, page, batch, the longest context and the new
 tokens of a sequence. On a card
@@ -10,20 +10,42 @@ import os
 import subprocess
 import sys
 
-# name: query heads, KV heads, head dim, page, sequences, lengths, new tokens of each sequence
+# name: query heads, KV heads (0: MLA's latent rows), head dim, page, sequences, lengths, new tokens of each sequence
 SHAPES = {
     "b128": (64, 8, 128, 64, 128, [2048], 1),
     "b32": (8, 1, 128, 64, 32, [32768], 1),
     "b1": (32, 4, 128, 64, 1, [4096, 65536, 262144], 1),
     "prefill": (32, 8, 128, 64, 4, [4096], 4096),
+    "mla": (128, 0, 576, 64, 128, [4096], 1),
     # Small enough for a test: no figure to compare with.
     "small": (8, 1, 128, 16, 2, [128, 512], 1),
     "small-prefill": (8, 2, 64, 16, 1, [64], 64),
+    "small-mla": (16, 0, 576, 16, 1, [128], 1),
 }
+ROPE = 64  # of a latent row's dims
+
+
+def latent_graph(q, d):
+    """One layer of MLA: a write and an attention over latent rows."""
+    query, out, handle = f"tensor<?x{q}x{d}xbf16>", f"tensor<?x{q}x{d - ROPE}xbf16>", f"!kvcache.cache<latent {d - ROPE} + {ROPE} x f8E4M3FN>"
+    latent, rope = f"tensor<?x{d - ROPE}xbf16>", f"tensor<?x{ROPE}xbf16>"
+    return f"""\
+kvcache.scale_buffer @layer0.k : f32 = 1.23e-2 from checkpoint "k_scale"
+kvcache.cache_group @full page_size PAGE
+kvcache.cache @layer0 of "layer0" in @full : latent {d - ROPE} + {ROPE} x f8E4M3FN scales(@layer0.k, @layer0.k)
+func.func @main(%q: {query}, %latent: {latent}, %rope: {rope}, %out: {out}) -> {out} {{
+  %c = kvcache.get_cache @layer0 : {handle}
+  kvcache.write_latent %latent, %rope to %c : {latent}, {rope}, {handle}
+  %o = kvcache.mla_attention %q over %c outs(%out) {{softmax_scale = {(128 + ROPE)**-0.5:e} : f64}} : {query}, {handle} -> {out}
+  return %o : {out}
+}}
+"""
 
 
 def graph(q, kv, d, cache="f8E4M3FN", query="bf16", per_head=False, lse=False):
     """One layer: a write and an attention."""
+    if kv == 0:
+        return latent_graph(q, d)
     scales = [0.0123, 0.0345] if cache.startswith("f8") else [1.0, 1.0]
     heads = [f"[{', '.join(f'{s * (1 + h / 10):e}' for h in range(kv))}]" if per_head else f"{s:e}" for s in scales]
     rows, queries, handle = f"tensor<?x{kv}x{d}x{query}>", f"tensor<?x{q}x{d}x{query}>", f"!kvcache.cache<{kv} x {d} x {cache}>"
@@ -61,7 +83,7 @@ def compile_bundle(tool, folder, name, text, page, layout, sequences, pages, new
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="folder of the build")
-    parser.add_argument("--shapes", default="b128,b32,b1,prefill", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--shapes", default="b128,b32,b1,prefill,mla", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--target", default="sm_90")
     parser.add_argument("--out", default="bench", help="folder for bundles, JSON and plot")
     parser.add_argument("--compile-only", action="store_true")

@@ -32,8 +32,9 @@ std::string describeShape(const Layer &layer, int64_t sequences, int64_t rows) {
   return "B" + std::to_string(sequences) +
          (rows > 1 ? "x" + std::to_string(rows) : "") + " " +
          std::to_string(layer.queryHeads) + "/" +
-         std::to_string(layer.kvHeads) + " D" + std::to_string(layer.headDim) +
-         " page " + std::to_string(layer.pageSize) + " " +
+         (layer.isLatent() ? "MLA" : std::to_string(layer.kvHeads)) + " D" +
+         std::to_string(layer.headDim) + " page " +
+         std::to_string(layer.pageSize) + " " +
          std::string(elementTypeName(layer.elementType));
 }
 
@@ -185,8 +186,9 @@ Error measureBundle(const Options &options, const std::string &path, Card &card,
     // Row i of n sees length - n + i + 1 keys.
     double keys = double(point.rows) * double(length) -
                   double(point.rows) * double(point.rows - 1) / 2;
-    point.flops = 4.0 * double(layer.headDim * layer.queryHeads) *
-                  double(sequences) * keys;
+    // A score takes the whole row, the output its value.
+    point.flops = 2.0 * double(layer.headDim + layer.valueDim()) *
+                  double(layer.queryHeads) * double(sequences) * keys;
     runs.graphs.clear();
     for (auto &session : runs.sessions) {
       if (Error error =
