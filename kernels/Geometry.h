@@ -16,8 +16,20 @@
 namespace kvcache {
 namespace kernels {
 
-/// Values of the structural arguments `in_type` and `q_type`.
-enum ActivationType : int { F16 = 0, BF16 = 1, F32 = 2 };
+/// Values of the structural arguments `in_type`, `q_type` and `out_type`. The
+/// last two are codes, for queries and attention outputs.
+enum ActivationType : int {
+  F16 = 0,
+  BF16 = 1,
+  F32 = 2,
+  CodesE4M3 = 3,
+  CodesE5M2 = 4
+};
+
+/// Bytes of an activation.
+[[gnu::always_inline]] constexpr inline int activationBytes(int type) {
+  return type >= CodesE4M3 ? 1 : type == F32 ? 4 : 2;
+}
 
 /// Values of the structural argument `cache_type`. CacheF16 and CacheBF16 are
 /// not quantized. TileScaled are the rows of fp8_ds_mla, of a latent cache
@@ -30,6 +42,11 @@ enum CacheType : int {
   CacheBF16 = 3,
   TileScaled = 4
 };
+
+/// The cache type of the same codes as an activation type.
+[[gnu::always_inline]] constexpr inline int codeType(int activationType) {
+  return activationType == CodesE5M2 ? E5M2 : E4M3;
+}
 
 /// Bytes of a cache element.
 [[gnu::always_inline]] constexpr inline int cacheBytes(int cacheType) {
@@ -408,9 +425,10 @@ constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
     return "the head dim must be 64, 80, 96, 112, 128, 192 or 256";
   if (pageSize < 1 || (pageSize & (pageSize - 1)) != 0)
     return "the page size must be a power of two";
-  if (cacheType == CacheF16 ? queryType != F16
-                            : cacheType == CacheBF16 && queryType != BF16)
-    return "a cache that is not quantized takes queries of its own type";
+  if (cacheType >= CacheF16 && queryType < CodesE4M3 &&
+      queryType != (cacheType == CacheF16 ? F16 : BF16))
+    return "a cache that is not quantized takes queries of its own type, or "
+           "FP8 queries";
   if (rows < 1 || rows > maxRowsPerCta)
     return "a CTA takes 1 to 8 query rows";
   int group = queryHeads / kvHeads;

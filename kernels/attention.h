@@ -109,7 +109,8 @@ struct QueryPart {
   int chunks, turn, base, rest;
 };
 
-/// Query fragments of one N tile. Rows of bf16 and f32 that meet f16 keys
+/// Query fragments of one N tile. Codes become f16 up to decodedUnit, exactly.
+/// Rows of bf16 and f32 that meet f16 keys
 /// become f16 with their largest magnitude in [2^14, 2^15): exact for bf16, but
 /// for elements 2^-29 below it, whatever the range of the row, and the sum of
 /// two f16 for f32. `down` undoes the power of two for column g.
@@ -119,7 +120,7 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
                                   float &down) {
   u32 g = lane >> 2, t = lane & 3;
   const int chunks = part.chunks;
-  const int bytes = shape.queryType == F32 ? 4 : 2;
+  const int bytes = activationBytes(shape.queryType);
   int column = i * columnsPerTile + static_cast<int>(g);
   bool real = ((i + 1) * columnsPerTile <= shape.columns && shape.rows == 1 &&
                live.rows == 1 && shape.group % shape.heads == 0) ||
@@ -165,6 +166,26 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
     return;
   }
   u32 w[2 * maxChunks];
+  if (shape.queryType >= CodesE4M3) {
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+      u32 x = 0;
+      const u8 *from = row + c * 16 + (c < part.turn ? part.base : part.rest);
+      if (real)
+        x = is16Bit(shape) ? ptx::loadU16(from + t * 2) |
+                                 ptx::loadU16(from + 8 + t * 2) << 16
+                           : ptx::loadU32(from + t * 4);
+      u32 pairs[2];
+      decodeExact(shape.arch, codeType(shape.queryType), 1, &x, pairs);
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        out[0][2 * c + e] = shape.cacheType == CacheBF16
+                                ? ptx::packBF16(ptx::f16ToF32Low(pairs[e]),
+                                                ptx::f16ToF32High(pairs[e]))
+                                : pairs[e];
+    }
+    return;
+  }
 #pragma unroll
   for (int c = 0; c < chunks; ++c) {
     w[2 * c] = w[2 * c + 1] = 0;
@@ -216,7 +237,10 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
   u32 g = lane >> 2, t = lane & 3;
   const int n = tilesN(shape.columns), terms = queryTerms(shape.queryType);
   const int pairs = (chunksOf(shape) + 1) / 2;
-  bool converts = shape.queryType != F16 && shape.cacheType != CacheBF16;
+  bool converts = (shape.queryType == BF16 || shape.queryType == F32) &&
+                  shape.cacheType != CacheBF16;
+  if (shape.queryType >= CodesE4M3)
+    scale *= decodedUnit(shape.arch, codeType(shape.queryType));
   const QueryPart whole = {chunksOf(shape), chunksOf(shape), 0, 0};
   if (!queriesInShared(shape.headDim, shape.columns, shape.queryType)) {
 #pragma unroll
@@ -294,9 +318,12 @@ struct Results {
 
 KVCACHE_DEVICE void storeFour(const AttentionShape &shape, u8 *out, i64 element,
                               const float *x) {
-  if (shape.queryType == F32)
+  if (shape.outType >= CodesE4M3)
+    ptx::storeU32(out + element,
+                  encode4(shape.arch, codeType(shape.outType), x));
+  else if (shape.outType == F32)
     ptx::storeV4(reinterpret_cast<float *>(out) + element, x);
-  else if (shape.queryType == F16)
+  else if (shape.outType == F16)
     ptx::storeV2(out + 2 * element, ptx::packF16(x[0], x[1]),
                  ptx::packF16(x[2], x[3]));
   else

@@ -12,8 +12,6 @@
 namespace kvcache {
 namespace kernels {
 
-KVCACHE_DEVICE int activationBytes(int type) { return type == F32 ? 4 : 2; }
-
 /// Loads 16 elements of an activation type; 16-byte aligned.
 KVCACHE_DEVICE void load16(int type, const u8 *from, u32 (&in)[16]) {
   const int loads = activationBytes(type);

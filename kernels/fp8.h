@@ -76,19 +76,20 @@ KVCACHE_DEVICE void decode4(int arch, int cacheType, Pairing pairing, u32 x,
   high = ptx::prmt(upper, lower, 0x3625u);
 }
 
-/// Sixteen codes to eight f16x2 of neighbours, exactly up to decodedUnit, and
-/// NaN in its place: one branch where the codes have no conversion instruction.
-KVCACHE_DEVICE void decode16(int arch, int cacheType, const u32 *codes,
-                             u32 *pairs) {
+/// `registers` times four codes to two f16x2 of neighbours each, exactly up to
+/// decodedUnit, and NaN in its place: one branch where the codes have no
+/// conversion instruction.
+KVCACHE_DEVICE void decodeExact(int arch, int cacheType, int registers,
+                                const u32 *codes, u32 *pairs) {
   u32 nan[4] = {};
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < registers; ++i)
     decode4(arch, cacheType, Neighbours, codes[i], pairs[2 * i],
             pairs[2 * i + 1], nan[i]);
   if (__builtin_expect(!((nan[0] | nan[1] | nan[2] | nan[3]) & 0x80808080u), 1))
     return;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < registers; ++i) {
     pairs[2 * i] |=
         (nan[i] & 0x80u ? 0x7e00u : 0u) | (nan[i] & 0x8000u ? 0x7e000000u : 0u);
     pairs[2 * i + 1] |= (nan[i] & 0x800000u ? 0x7e00u : 0u) |

@@ -172,7 +172,7 @@ KVCACHE_DEVICE void convertUnit(const MlaShape &shape, u32 from, u32 to,
       decode4(shape.a.arch, type, Neighbours, codes[e], pairs[2 * e],
               pairs[2 * e + 1], *nan);
   } else {
-    decode16(shape.a.arch, type, codes, pairs);
+    decodeExact(shape.a.arch, type, 4, codes, pairs);
   }
   if (shape.stored == TileScaled) {
 #pragma unroll
@@ -846,6 +846,7 @@ KVCACHE_EXPORT kvcache_mla_attention(
   const bool bf16 = cache_type == CacheBF16 || cache_type == TileScaled;
   const int columns = mlaColumns(heads, rows);
   MlaShape shape = {{arch,
+                     q_type,
                      q_type,
                      bf16 ? CacheBF16 : CacheF16,
                      heads,

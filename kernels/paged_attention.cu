@@ -190,7 +190,6 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const bool has_window = shape.hasWindow, has_alibi = shape.hasAlibi;
   const float unit = decodedUnit(arch, cache_type);
   const int blocks = ceilDiv(group, shape.heads); // of heads
-  const int queryBytesPerElement = q_type == F32 ? 4 : 2;
 
   u32 thread = ptx::threadX(), lane = thread & 31;
   u32 warp = ptx::shuffle(thread >> 5, 0); // uniform for the compiler, too
@@ -205,7 +204,8 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const int high = block.high, keys = block.keys;
   i64 firstColumn = static_cast<i64>(block.first) * q_heads + head0;
   Results results = {static_cast<u8 *>(out) +
-                         firstColumn * head_dim * queryBytesPerElement,
+                         firstColumn * head_dim *
+                             activationBytes(shape.outType),
                      lse + firstColumn, output_scale * unit, sinks + head0};
   if (keys <= 0) {
     if (split == 0)
@@ -240,7 +240,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   fragments.cap = soft_cap;
   loadQueries(shape,
               static_cast<const u8 *>(q) +
-                  firstColumn * head_dim * queryBytesPerElement,
+                  firstColumn * head_dim * activationBytes(q_type),
               live, score_scale * unit, shared, warp, warpsPerCta, lane,
               fragments);
   if (has_alibi)
@@ -303,11 +303,11 @@ using namespace kvcache::kernels;
 // reach them all.
 // score_scale turns q . k codes into log2 units; with has_soft_cap it is
 // 2 log2(e) / cap times the score's factor, and soft_cap is cap * log2(e).
-// output_scale is V's scale. sinks [q_heads]: logits that join the softmax.
-// alibi_slopes [q_heads]: times (key - p), added to the scores. Strides are in
-// bytes; with runtime_strides those of the launch count, else the structural
-// ones. Grid (attentionGridX, rowBlocks, num_splits), 128 threads,
-// dynamicSharedBytes of shared memory.
+// output_scale is V's scale, over that of an FP8 output. sinks [q_heads]:
+// logits that join the softmax. alibi_slopes [q_heads]: times (key - p), added
+// to the scores. Strides are in bytes; with runtime_strides those of the launch
+// count, else the structural ones. Grid (attentionGridX, rowBlocks,
+// num_splits), 128 threads, dynamicSharedBytes of shared memory.
 KVCACHE_EXPORT kvcache_paged_attention(
     const void *q, const void *k_pages, const void *v_pages,
     const int *page_table, const int *lengths, const int *query_start,
@@ -316,15 +316,16 @@ KVCACHE_EXPORT kvcache_paged_attention(
     float output_scale, float soft_cap, int max_tokens, int max_sequences,
     int max_pages_per_sequence, int window,
     // structural constants
-    int arch, int q_type, int cache_type, int q_heads, int kv_heads,
-    int head_dim, int page_size, long long k_page_stride, int k_token_stride,
-    int k_head_stride, long long v_page_stride, int v_token_stride,
-    int v_head_stride, int tile, int stages, int unroll, int rows,
-    int has_window, int has_soft_cap, int has_sinks, int has_alibi,
+    int arch, int q_type, int out_type, int cache_type, int q_heads,
+    int kv_heads, int head_dim, int page_size, long long k_page_stride,
+    int k_token_stride, int k_head_stride, long long v_page_stride,
+    int v_token_stride, int v_head_stride, int tile, int stages, int unroll,
+    int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
     int split_tokens, int num_splits, int has_lse) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
+                                out_type,
                                 cache_type,
                                 q_heads,
                                 kv_heads,
@@ -366,13 +367,14 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
     int k_token_stride, int k_head_stride, long long v_page_stride,
     int v_token_stride, int v_head_stride,
     // structural constants
-    int arch, int q_type, int cache_type, int q_heads, int kv_heads,
-    int head_dim, int page_size, int tile, int stages, int unroll, int rows,
-    int has_window, int has_soft_cap, int has_sinks, int has_alibi,
+    int arch, int q_type, int out_type, int cache_type, int q_heads,
+    int kv_heads, int head_dim, int page_size, int tile, int stages, int unroll,
+    int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
     int split_tokens, int num_splits, int has_lse) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
+                                out_type,
                                 cache_type,
                                 q_heads,
                                 kv_heads,

@@ -77,7 +77,7 @@ KVCACHE_DEVICE void convertCodes(const AttentionShape &shape,
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       x[e] = seen ? x[e] : 0u;
-    decode16(shape.arch, shape.cacheType, x, f);
+    decodeExact(shape.arch, shape.cacheType, 4, x, f);
     u32 at = tile + row * pitch + unit % units * 32;
     ptx::storeSharedV4(at, f);
     ptx::storeSharedV4(at + 16, f + 4);
@@ -99,11 +99,11 @@ KVCACHE_EXPORT kvcache_prefill(
     float score_scale, float output_scale, float soft_cap, int max_tokens,
     int max_sequences, int max_pages_per_sequence, int window,
     // structural constants
-    int arch, int q_type, int cache_type, int q_heads, int kv_heads,
-    int head_dim, int page_size, long long k_page_stride, int k_token_stride,
-    int k_head_stride, long long v_page_stride, int v_token_stride,
-    int v_head_stride, int has_window, int has_soft_cap, int has_sinks,
-    int has_alibi, int has_lse, int warps) {
+    int arch, int q_type, int out_type, int cache_type, int q_heads,
+    int kv_heads, int head_dim, int page_size, long long k_page_stride,
+    int k_token_stride, int k_head_stride, long long v_page_stride,
+    int v_token_stride, int v_head_stride, int has_window, int has_soft_cap,
+    int has_sinks, int has_alibi, int has_lse, int warps) {
   const int group = q_heads / kv_heads, threads = 32 * warps;
   const int heads = headsPerCta(group, 1, head_dim);
   const int warpRows = prefillRowsPerWarp(group, head_dim);
@@ -111,6 +111,7 @@ KVCACHE_EXPORT kvcache_prefill(
   const bool plain = !has_window && !has_soft_cap && !has_sinks && !has_alibi;
   const AttentionShape codes = {arch,
                                 q_type,
+                                out_type,
                                 cache_type,
                                 q_heads,
                                 kv_heads,
@@ -138,7 +139,6 @@ KVCACHE_EXPORT kvcache_prefill(
   shape.cacheType = CacheF16; // what the tiles hold
   const float unit = decodedUnit(arch, cache_type);
   const int blocks = ceilDiv(group, heads);
-  const int bytes = q_type == F32 ? 4 : 2;
 
   u32 thread = ptx::threadX(), lane = thread & 31;
   u32 warp = ptx::shuffle(thread >> 5, 0);
@@ -160,16 +160,19 @@ KVCACHE_EXPORT kvcache_prefill(
   tiles.keys = block.keys;
   tiles.firstKey = has_window ? maxOf(0, block.high - 1 - window) : 0;
   i64 firstColumn = static_cast<i64>(block.first + row0) * q_heads + head0;
-  Results results = {static_cast<u8 *>(out) + firstColumn * head_dim * bytes,
+  Results results = {static_cast<u8 *>(out) +
+                         firstColumn * head_dim * activationBytes(out_type),
                      lse + firstColumn, output_scale * unit, sinks + head0};
 
   u32 shared = ptx::dynamicShared();
   const int queryArea = queryBytes(head_dim, shape.columns, q_type);
   Queries fragments;
   fragments.cap = soft_cap;
-  loadQueries(
-      shape, static_cast<const u8 *>(q) + firstColumn * head_dim * bytes, live,
-      score_scale * unit, shared + warp * queryArea, 0, 1, lane, fragments);
+  loadQueries(shape,
+              static_cast<const u8 *>(q) +
+                  firstColumn * head_dim * activationBytes(q_type),
+              live, score_scale * unit, shared + warp * queryArea, 0, 1, lane,
+              fragments);
   if (has_alibi)
     loadSlopes(shape, alibi_slopes + head0, live, 0, high - 1, lane, fragments);
   shared += warps * queryArea;

@@ -487,6 +487,9 @@ KVCACHE_DEVICE void storeV2(float *p, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1,%2};" ::"l"(p), "f"(x), "f"(y)
                : "memory");
 }
+KVCACHE_DEVICE void storeU32(void *p, u32 x) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
 KVCACHE_DEVICE void storeU16(void *p, u32 x) {
   asm volatile(
       "{ .reg .u16 t; cvt.u16.u32 t, %1; st.global.u16 [%0], t; }" ::"l"(p),

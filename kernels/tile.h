@@ -50,7 +50,7 @@ namespace kernels {
 /// Structural constants of the attention kernel. All fields are compile-time
 /// constants once the kernel is inlined into its caller.
 struct AttentionShape {
-  int arch, queryType, cacheType;
+  int arch, queryType, outType, cacheType;
   int queryHeads, kvHeads, group, headDim, pageSize;
   i64 kPageStride;
   int kTokenStride, kHeadStride;

@@ -38,7 +38,8 @@ constexpr NamedValue<BufferRole> bufferRoles[] = {
     {BufferRole::Lengths, "lengths"},
     {BufferRole::Slots, "slots"},
     {BufferRole::QueryStart, "query_start"},
-    {BufferRole::Workspace, "workspace"}};
+    {BufferRole::Workspace, "workspace"},
+    {BufferRole::Parameter, "parameter"}};
 
 constexpr NamedValue<BufferAccess> bufferAccesses[] = {
     {BufferAccess::Read, "read"},
@@ -52,7 +53,9 @@ constexpr NamedValue<LaunchOp> launchOps[] = {
     {LaunchOp::Write, "write"},
     {LaunchOp::PagedAttention, "paged_attention"},
     {LaunchOp::WriteLatent, "write_latent"},
-    {LaunchOp::MLAAttention, "mla_attention"}};
+    {LaunchOp::MLAAttention, "mla_attention"},
+    {LaunchOp::Quantize, "quantize"},
+    {LaunchOp::Dequantize, "dequantize"}};
 
 template <typename Enum, size_t N>
 std::string_view nameOf(const NamedValue<Enum> (&table)[N], Enum value) {
@@ -87,6 +90,10 @@ std::string_view elementTypeName(ElementType type) {
 }
 std::optional<ElementType> parseElementType(std::string_view name) {
   return valueOf(elementTypes, name);
+}
+
+bool isFP8(ElementType type) {
+  return type == ElementType::F8E4M3FN || type == ElementType::F8E5M2;
 }
 
 unsigned elementTypeBytes(ElementType type) {
@@ -330,6 +337,10 @@ std::string scaleText(const ManifestScale &scale) {
 
 bool isWrite(LaunchOp op) {
   return op == LaunchOp::Write || op == LaunchOp::WriteLatent;
+}
+
+bool isAttention(LaunchOp op) {
+  return op == LaunchOp::PagedAttention || op == LaunchOp::MLAAttention;
 }
 
 std::string cacheCompatibility(const Layer &layer) {

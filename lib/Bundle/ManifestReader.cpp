@@ -311,6 +311,10 @@ Layer readLayer(const Value &value) {
     Object scales(member);
     scales.required("k", [&](const Value &k) { layer.kScale = readScale(k); });
     scales.required("v", [&](const Value &v) { layer.vScale = readScale(v); });
+    for (auto [name, scale] :
+         {std::pair{"q", &layer.qScale}, {"o", &layer.oScale}})
+      if (std::optional<Value> given = scales.optional(name))
+        *scale = readScale(*given);
     scales.finish();
   });
   object.read("compatibility", layer.compatibility);
@@ -318,10 +322,13 @@ Layer readLayer(const Value &value) {
     Object buffers(member);
     LayerBuffers &names = layer.buffers;
     buffers.read("query", names.query);
+    buffers.readOptional("query_source", names.querySource);
     buffers.readOptional("key", names.key);
     buffers.readOptional("value", names.value);
     buffers.read("output", names.output);
     buffers.readOptional("lse", names.lse);
+    buffers.readOptional("sinks", names.sinks);
+    buffers.readOptional("alibi_slopes", names.alibiSlopes);
     buffers.read("k_cache", names.kCache);
     buffers.read("v_cache", names.vCache);
     buffers.read("page_table", names.pageTable);
@@ -339,8 +346,8 @@ Buffer readBuffer(const Value &value) {
   Object object(value);
   object.read("name", buffer.name);
   object.read("role", buffer.role, parseBufferRole,
-              "activation, cache, page_table, lengths, slots, query_start or "
-              "workspace");
+              "activation, cache, page_table, lengths, slots, query_start, "
+              "workspace or parameter");
   object.read("element_type", buffer.elementType, parseElementType,
               elementTypeNames);
   object.readArray("shape", buffer.shape, readExtent);
@@ -511,8 +518,10 @@ Launch readLaunch(const Value &value) {
   object.read("program", launch.program);
   object.read("segment", launch.segment);
   object.read("kernel", launch.kernel);
-  object.read("op", launch.op, parseLaunchOp,
-              "write, paged_attention, write_latent or mla_attention");
+  object.read(
+      "op", launch.op, parseLaunchOp,
+      "write, paged_attention, write_latent, mla_attention, quantize or "
+      "dequantize");
   object.read("layer", launch.layer);
   readDimensions(object, "grid", launch.grid);
   readDimensions(object, "block", launch.block);

@@ -260,6 +260,8 @@ private:
       return expectExtent(path, buffer, sizes.maxTokens, "max_tokens");
     case BufferRole::Cache:
       return expectExtent(path, buffer, sizes.numPages, "num_pages");
+    case BufferRole::Parameter:
+      return;
     case BufferRole::Workspace:
       if (buffer.owner != BufferOwner::Runtime)
         fail(path + ".owner", "expected runtime for a workspace, found caller");
@@ -344,6 +346,10 @@ private:
       positive(path + ".soft_cap", *layer.softCap);
     scale(path + ".scales.k", layer.kScale, layer.kvHeads);
     scale(path + ".scales.v", layer.vScale, layer.kvHeads);
+    if (layer.qScale)
+      positive(path + ".scales.q", layer.qScale->value);
+    if (layer.oScale)
+      positive(path + ".scales.o", layer.oScale->value);
     std::string digest = cacheCompatibility(layer);
     if (layer.compatibility != digest)
       fail(path + ".compatibility",
@@ -409,9 +415,28 @@ private:
     }
     std::vector<int64_t> pages = {sizes.numPages, layer.pageSize, layer.kvHeads,
                                   layer.rowWidth()};
-    layerBuffer(path + ".query", names.query, BufferRole::Activation, queries);
+    // Queries that the segment quantizes itself may be in its workspace.
+    const Buffer *query = manifest.findBuffer(names.query);
+    bool isInner = !names.querySource.empty() && query &&
+                   query->role == BufferRole::Workspace;
+    layerBuffer(path + ".query", names.query,
+                isInner ? BufferRole::Workspace : BufferRole::Activation,
+                queries);
+    if (!names.querySource.empty())
+      layerBuffer(path + ".query_source", names.querySource,
+                  BufferRole::Activation, queries);
     layerBuffer(path + ".output", names.output, BufferRole::Activation,
                 outputs);
+    if (failure)
+      return;
+    scaleOfCodes(path + ".query", *query, layer.qScale.has_value(), "q");
+    scaleOfCodes(path + ".output", *manifest.findBuffer(names.output),
+                 layer.oScale.has_value(), "o");
+    for (const std::string *values : {&names.sinks, &names.alibiSlopes})
+      if (!values->empty())
+        layerBuffer(path +
+                        (values == &names.sinks ? ".sinks" : ".alibi_slopes"),
+                    *values, BufferRole::Parameter, {layer.queryHeads});
     if (names.key.empty() != names.value.empty())
       fail(path + (names.key.empty() ? ".key" : ".value"),
            "expected key and value together, found one of them");
@@ -443,6 +468,17 @@ private:
                 {sizes.maxSequences});
     layerBuffer(path + ".query_start", names.queryStart, BufferRole::QueryStart,
                 {sizes.maxSequences + 1});
+  }
+
+  /// Codes have a scale, and nothing else has.
+  void scaleOfCodes(const std::string &path, const Buffer &buffer,
+                    bool hasScale, const std::string &role) {
+    if (isFP8(buffer.elementType) != hasScale)
+      fail(path, quoted(buffer.name) + " is of " +
+                     std::string(elementTypeName(buffer.elementType)) +
+                     (hasScale ? ", but the layer has a scale "
+                               : ", but the layer has no scale ") +
+                     quoted(role));
   }
 
   void layerBuffer(const std::string &path, const std::string &name,
@@ -574,7 +610,9 @@ private:
                                         " has no kernel " +
                                         quoted(launch.kernel));
     const Layer *layer = manifest.findLayer(launch.layer);
-    if (!layer)
+    bool needsNone =
+        launch.op == LaunchOp::Quantize || launch.op == LaunchOp::Dequantize;
+    if (!layer && !(needsNone && launch.layer.empty()))
       return fail(path + ".layer",
                   "no layer has the id " + quoted(launch.layer));
     // CUDA C++ Programming Guide, compute capability 7.5 and up.
@@ -596,7 +634,8 @@ private:
     if (threads > 1024)
       return fail(path + ".block", "expected at most 1024 threads, found " +
                                        std::to_string(threads));
-    grid(path + ".grid", *kernel->second, *program, *layer, launch);
+    if (layer)
+      grid(path + ".grid", *kernel->second, *program, *layer, launch);
     inRange(path + ".shared_bytes", launch.sharedBytes, 0,
             maxSharedBytes(target.chip));
     Capacities sizes = manifest.capacitiesOf(*program);
@@ -604,7 +643,7 @@ private:
       const Argument &entry = launch.arguments[i];
       argument(index(path + ".arguments", i), entry);
       std::optional<int64_t> expected =
-          capacityConstant(entry.from, sizes, layer->pageSize);
+          capacityConstant(entry.from, sizes, layer ? layer->pageSize : 0);
       if (expected && *expected != entry.integer)
         fail(index(path + ".arguments", i) + ".value",
              "expected " + std::to_string(*expected) + " (" + entry.from +
@@ -612,18 +651,29 @@ private:
     }
     if (failure)
       return;
+    if (needsNone && (launch.arguments.size() < 2 ||
+                      launch.arguments[0].kind != Argument::Kind::Buffer ||
+                      launch.arguments[1].kind != Argument::Kind::Buffer))
+      return fail(path + ".arguments",
+                  "expected the buffers that are read and written first");
+    if (!layer)
+      return;
     const LayerBuffers &names = layer->buffers;
     bool latent = launch.op == LaunchOp::WriteLatent ||
                   launch.op == LaunchOp::MLAAttention;
-    if (latent != layer->isLatent())
+    if (!needsNone && latent != layer->isLatent())
       return fail(path + ".op",
                   "expected the " +
                       std::string(layer->isLatent() ? "" : "non-") +
                       "latent form, as layer " + quoted(launch.layer) +
                       " is, found " + std::string(launchOpName(launch.op)));
     bool writes = isWrite(launch.op);
-    for (const std::string *name : {writes ? &names.key : &names.query,
-                                    writes ? &names.value : &names.output}) {
+    for (const std::string *name : {writes      ? &names.key
+                                    : needsNone ? &names.querySource
+                                                : &names.query,
+                                    writes      ? &names.value
+                                    : needsNone ? &names.query
+                                                : &names.output}) {
       bool isUsed =
           std::any_of(launch.arguments.begin(), launch.arguments.end(),
                       [&](const Argument &argument) {

@@ -91,10 +91,13 @@ JsonValue layerBuffersJson(const LayerBuffers &buffers) {
       object.set(key, value);
   };
   object.set("query", buffers.query);
+  optional("query_source", buffers.querySource);
   optional("key", buffers.key);
   optional("value", buffers.value);
   object.set("output", buffers.output);
   optional("lse", buffers.lse);
+  optional("sinks", buffers.sinks);
+  optional("alibi_slopes", buffers.alibiSlopes);
   object.set("k_cache", buffers.kCache);
   object.set("v_cache", buffers.vCache);
   object.set("page_table", buffers.pageTable);
@@ -131,6 +134,10 @@ JsonValue layerJson(const Layer &layer) {
   JsonValue scales = JsonValue::object();
   scales.set("k", scaleJson(layer.kScale));
   scales.set("v", scaleJson(layer.vScale));
+  if (layer.qScale)
+    scales.set("q", scaleJson(*layer.qScale));
+  if (layer.oScale)
+    scales.set("o", scaleJson(*layer.oScale));
   object.set("scales", std::move(scales));
   object.set("compatibility", layer.compatibility);
   object.set("buffers", layerBuffersJson(layer.buffers));

@@ -23,25 +23,31 @@ static constexpr llvm::StringRef kWriteStructure[] = {"arch",
                                                       "per_head"};
 
 static constexpr llvm::StringRef kAttentionStructure[] = {
-    "arch",           "q_type",        "cache_type",    "q_heads",
-    "kv_heads",       "head_dim",      "page_size",     "k_page_stride",
-    "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride",
-    "v_head_stride",  "tile",          "stages",        "unroll",
-    "rows",           "has_window",    "has_soft_cap",  "has_sinks",
-    "has_alibi",      "split_tokens",  "num_splits",    "has_lse"};
+    "arch",           "q_type",         "out_type",      "cache_type",
+    "q_heads",        "kv_heads",       "head_dim",      "page_size",
+    "k_page_stride",  "k_token_stride", "k_head_stride", "v_page_stride",
+    "v_token_stride", "v_head_stride",  "tile",          "stages",
+    "unroll",         "rows",           "has_window",    "has_soft_cap",
+    "has_sinks",      "has_alibi",      "split_tokens",  "num_splits",
+    "has_lse"};
 
 static constexpr llvm::StringRef kStridedStructure[] = {
-    "arch",         "q_type",     "cache_type",   "q_heads",   "kv_heads",
-    "head_dim",     "page_size",  "tile",         "stages",    "unroll",
-    "rows",         "has_window", "has_soft_cap", "has_sinks", "has_alibi",
-    "split_tokens", "num_splits", "has_lse"};
+    "arch",      "q_type",       "out_type",   "cache_type",   "q_heads",
+    "kv_heads",  "head_dim",     "page_size",  "tile",         "stages",
+    "unroll",    "rows",         "has_window", "has_soft_cap", "has_sinks",
+    "has_alibi", "split_tokens", "num_splits", "has_lse"};
 
 static constexpr llvm::StringRef kPrefillStructure[] = {
-    "arch",           "q_type",        "cache_type",    "q_heads",
-    "kv_heads",       "head_dim",      "page_size",     "k_page_stride",
-    "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride",
-    "v_head_stride",  "has_window",    "has_soft_cap",  "has_sinks",
-    "has_alibi",      "has_lse",       "warps"};
+    "arch",           "q_type",         "out_type",      "cache_type",
+    "q_heads",        "kv_heads",       "head_dim",      "page_size",
+    "k_page_stride",  "k_token_stride", "k_head_stride", "v_page_stride",
+    "v_token_stride", "v_head_stride",  "has_window",    "has_soft_cap",
+    "has_sinks",      "has_alibi",      "has_lse",       "warps"};
+
+static constexpr llvm::StringRef kQuantizeStructure[] = {"arch", "in_type",
+                                                         "cache_type"};
+static constexpr llvm::StringRef kDequantizeStructure[] = {"arch", "cache_type",
+                                                           "out_type"};
 
 static constexpr OptionalPointer kPrefillOptional[] = {
     {7, "has_lse", 1}, {8, "has_sinks", 1}, {9, "has_alibi", 1}};
@@ -83,6 +89,22 @@ static constexpr DeviceFunction kFunctions[] = {
      kWriteLatentStructure},
     {"kvcache_mla_attention", LaunchOp::MLAAttention, 9, kMLAOptional, 5, 0, 0,
      kMLAStructure},
+    {"kvcache_quantize",
+     LaunchOp::Quantize,
+     2,
+     {},
+     2,
+     0,
+     0,
+     kQuantizeStructure},
+    {"kvcache_dequantize",
+     LaunchOp::Dequantize,
+     2,
+     {},
+     2,
+     0,
+     0,
+     kDequantizeStructure},
 };
 
 int64_t DeviceFunction::valueOf(llvm::StringRef constant,

@@ -25,6 +25,19 @@ using namespace mlir::kvcache;
 // What is refused
 //===----------------------------------------------------------------------===//
 
+static LogicalResult checkScale(Operation *op, ScaleBufferOp scale) {
+  if (scale.getScale().isStatic())
+    return success();
+  InFlightDiagnostic diag = op->emitOpError()
+                            << "needs the value of scale @"
+                            << scale.getSymName() << ", whose state is '"
+                            << stringifyScaleState(scale.getScale().getState())
+                            << "'; run 'kvcache-fold-checkpoint-scales' and "
+                               "'kvcache-drop-dynamic-scales' first";
+  diag.attachNote(scale.getLoc()) << "the scale is declared here";
+  return diag;
+}
+
 /// A handle must come from buffers, and the scales of a quantized cache must
 /// be known.
 static LogicalResult checkHandle(CacheOpInterface op) {
@@ -46,16 +59,8 @@ static LogicalResult checkHandle(CacheOpInterface op) {
   if (!cache.getCacheType().isQuantized())
     return success();
   for (ScaleBufferOp scale : {cache.getKScaleOp(), cache.getVScaleOp()})
-    if (!scale.getScale().isStatic()) {
-      InFlightDiagnostic diag =
-          op->emitOpError() << "needs the value of scale @"
-                            << scale.getSymName() << ", whose state is '"
-                            << stringifyScaleState(scale.getScale().getState())
-                            << "'; run 'kvcache-fold-checkpoint-scales' and "
-                               "'kvcache-drop-dynamic-scales' first";
-      diag.attachNote(scale.getLoc()) << "the scale is declared here";
-      return diag;
-    }
+    if (failed(checkScale(op, scale)))
+      return failure();
   return success();
 }
 
@@ -85,14 +90,20 @@ static LogicalResult checkOp(Operation *op) {
   auto attention = dyn_cast<AttentionOpInterface>(op);
   if (!attention)
     return success();
-  for (auto [name, value] :
-       {std::pair<StringRef, Value>{"query", attention.getQuery()},
-        {"output", attention.getOut()}})
-    if (getElementTypeOrSelf(value.getType()).getIntOrFloatBitWidth() == 8)
-      return op->emitOpError()
-             << name << " is " << value.getType()
-             << ", but the op carries no scale for it; use f16, bf16 or f32, "
-                "with 'kvcache.quantize' or 'kvcache.dequantize' around it";
+  if (auto paged = dyn_cast<PagedAttentionOp>(op)) {
+    for (ScaleBufferOp scale : {paged.getQScaleOp(), paged.getOScaleOp()})
+      if (scale && failed(checkScale(op, scale)))
+        return failure();
+  } else {
+    for (auto [name, value] :
+         {std::pair<StringRef, Value>{"query", attention.getQuery()},
+          {"output", attention.getOut()}})
+      if (getElementTypeOrSelf(value.getType()).getIntOrFloatBitWidth() == 8)
+        return op->emitOpError()
+               << name << " is " << value.getType()
+               << ", but the op carries no scale for it; use f16, bf16 or f32, "
+                  "with 'kvcache.quantize' or 'kvcache.dequantize' around it";
+  }
   if (!attention.getSoftmaxScaleAttr())
     return op->emitOpError()
            << "has no 'softmax_scale'; run 'kvcache-apply-model-config' with "
@@ -183,7 +194,7 @@ private:
   Value outputBuffer(Builder &b, Value init);
   ScaleValues getScale(Builder &b, ScaleBufferOp scale);
   Value scaleOfHead(Builder &b, const ScaleValues &scale, Value head);
-  Value quantizeQuotient(Builder &b, Value quotient, FloatType type);
+  Value roundSaturating(Builder &b, Value value, FloatType type);
   void writeElement(Builder &b, Value element, Value scale, Value pages,
                     ValueRange indices);
   void writeBytes(Builder &b, Value element, Value pages, ValueRange token,
@@ -201,10 +212,11 @@ private:
 
   /// What `attendRow` needs of the op it is in.
   struct Attention {
-    Value query, out, lse, accumulator;
+    Value query, out, lse, sinks, slopes, accumulator;
     ScaleValues kScale, vScale;
     double softmaxScale = 0;
     std::optional<double> softCap;
+    std::optional<double> outputDivisor; ///< scale of FP8 outputs
     std::optional<int64_t> window;
     int64_t valueDim = 0;
   };
@@ -267,14 +279,14 @@ Value ReferenceLowering::scaleOfHead(Builder &b, const ScaleValues &scale,
                        : real32(b, scale.values[0]);
 }
 
-/// Clamps and rounds x / s or x * (1/s), an f32.
-Value ReferenceLowering::quantizeQuotient(Builder &b, Value quotient,
-                                          FloatType type) {
-  float largest = getLargestFinite(type).convertToFloat();
+/// Clamps and rounds an f64 to a code.
+Value ReferenceLowering::roundSaturating(Builder &b, Value value,
+                                         FloatType type) {
+  double largest = getLargestFinite(type).convertToDouble();
   // maximumf and minimumf, unlike maxnumf and minnumf, keep NaN.
-  Value clamped = arith::MaximumFOp::create(b, quotient, real32(b, -largest));
-  clamped = arith::MinimumFOp::create(b, clamped, real32(b, largest));
-  return arithmetic.round(b, arithmetic.widen(b, clamped), type);
+  Value clamped = arith::MaximumFOp::create(b, value, real(b, -largest));
+  clamped = arith::MinimumFOp::create(b, clamped, real(b, largest));
+  return arithmetic.round(b, clamped, type);
 }
 
 /// The value of an element as f32, which holds every 8 and 16 bit float.
@@ -295,8 +307,10 @@ void ReferenceLowering::writeElement(Builder &b, Value element, Value scale,
       cast<FloatType>(cast<MemRefType>(pages.getType()).getElementType());
   Value code = element;
   if (scale)
-    code = quantizeQuotient(
-        b, arith::DivFOp::create(b, toF32(b, arithmetic, element), scale),
+    code = roundSaturating(
+        b,
+        arithmetic.widen(
+            b, arith::DivFOp::create(b, toF32(b, arithmetic, element), scale)),
         type);
   else if (element.getType() != type)
     code = arithmetic.round(b, arithmetic.widen(b, element), type);
@@ -429,8 +443,8 @@ void ReferenceLowering::writeTiles(Builder &b, WriteLatentOp op, Value latent,
                add(b, scales, arith::MulIOp::create(b, tile, four)));
     loop(b, zero, tileSize, [&](Builder &b, Value d) {
       Value quotient = arith::DivFOp::create(b, element(b, d), scale);
-      writeBytes(b, quantizeQuotient(b, quotient, code), pages, token,
-                 add(b, first, d));
+      writeBytes(b, roundSaturating(b, arithmetic.widen(b, quotient), code),
+                 pages, token, add(b, first, d));
     });
   });
   loop(b, zero, index(b, type.getRopeDim()), [&](Builder &b, Value d) {
@@ -534,7 +548,7 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
 
   loop(b, zero, index(b, op.getNumQueryHeads()), [&](Builder &b, Value head) {
     Value kvHead = arith::DivUIOp::create(b, head, group);
-    // softmax_scale * k_scale, and v_scale, exactly or rounded once, in f64.
+    // softmax_scale * q_scale * k_scale, and v_scale, in f64.
     Value scoreScale, outputScale;
     if (quantized && a.kScale.perHead) {
       scoreScale = mul(b, real(b, a.softmaxScale),
@@ -547,11 +561,17 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
     if (quantized)
       outputScale = arithmetic.widen(b, scaleOfHead(b, a.vScale, kvHead));
 
+    Value slope, sink;
+    if (a.slopes)
+      slope = arithmetic.widen(b, load(b, a.slopes, head));
+    if (a.sinks)
+      sink = arithmetic.widen(b, load(b, a.sinks, head));
+
     auto pageOf = [&](Builder &b, Value key) {
       Value entry = arith::DivUIOp::create(b, key, pageSize);
       return loadIndex(b, view.getPageTable(), {sequence, entry});
     };
-    auto score = [&](Builder &b, Value key) {
+    auto score = [&](Builder &b, Value key) -> Value {
       Value page = pageOf(b, key);
       Value token = arith::RemUIOp::create(b, key, pageSize);
       auto dot = [&](Value from, Value to, Value start, bool isRotary) {
@@ -572,16 +592,22 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
         product = dot(zero, headDim, real(b, 0.0), /*isRotary=*/false);
       }
       Value scaled = mul(b, product, scoreScale);
-      if (!a.softCap)
+      if (a.softCap) {
+        Value cap = real(b, *a.softCap);
+        scaled =
+            mul(b, cap,
+                math::TanhOp::create(b, arith::DivFOp::create(b, scaled, cap)));
+      }
+      if (!slope)
         return scaled;
-      Value cap = real(b, *a.softCap);
-      return mul(
-          b, cap,
-          math::TanhOp::create(b, arith::DivFOp::create(b, scaled, cap)));
+      Value distance = arith::SIToFPOp::create(
+          b, b.getF64Type(),
+          arith::IndexCastOp::create(b, b.getI64Type(), sub(b, key, position)));
+      return arith::AddFOp::create(b, scaled, mul(b, slope, distance));
     };
 
     Value minusInfinity = real(b, -std::numeric_limits<double>::infinity());
-    Value maximum = loop(b, first, end, minusInfinity,
+    Value maximum = loop(b, first, end, sink ? sink : minusInfinity,
                          [&](Builder &b, Value key, ValueRange state) {
                            return SmallVector<Value>{arith::MaximumFOp::create(
                                b, state[0], score(b, key))};
@@ -589,23 +615,25 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
     loop(b, zero, valueDim, [&](Builder &b, Value d) {
       store(b, real(b, 0.0), a.accumulator, d);
     });
-    Value sum =
-        loop(b, first, end, real(b, 0.0),
-             [&](Builder &b, Value key, ValueRange state) {
-               Value p = math::ExpOp::create(
-                   b, arith::SubFOp::create(b, score(b, key), maximum));
-               Value page = pageOf(b, key);
-               Value token = arith::RemUIOp::create(b, key, pageSize);
-               loop(b, zero, valueDim, [&](Builder &b, Value d) {
-                 Value v = readCache(b, type, view.getVPages(),
-                                     {page, token, kvHead}, d,
-                                     /*isRotary=*/false);
-                 Value old = load(b, a.accumulator, d);
-                 store(b, arith::AddFOp::create(b, old, mul(b, p, v)),
-                       a.accumulator, d);
-               });
-               return SmallVector<Value>{arith::AddFOp::create(b, state[0], p)};
-             })[0];
+    Value start = real(b, 0.0);
+    if (sink)
+      start = math::ExpOp::create(b, arith::SubFOp::create(b, sink, maximum));
+    Value sum = loop(
+        b, first, end, start, [&](Builder &b, Value key, ValueRange state) {
+          Value p = math::ExpOp::create(
+              b, arith::SubFOp::create(b, score(b, key), maximum));
+          Value page = pageOf(b, key);
+          Value token = arith::RemUIOp::create(b, key, pageSize);
+          loop(b, zero, valueDim, [&](Builder &b, Value d) {
+            Value v =
+                readCache(b, type, view.getVPages(), {page, token, kvHead}, d,
+                          /*isRotary=*/false);
+            Value old = load(b, a.accumulator, d);
+            store(b, arith::AddFOp::create(b, old, mul(b, p, v)), a.accumulator,
+                  d);
+          });
+          return SmallVector<Value>{arith::AddFOp::create(b, state[0], p)};
+        })[0];
 
     auto outType = cast<FloatType>(getElementTypeOrSelf(a.out.getType()));
     loop(b, zero, valueDim, [&](Builder &b, Value d) {
@@ -613,7 +641,12 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
       if (outputScale)
         o = mul(b, o, outputScale);
       o = arith::SelectOp::create(b, seesNothing, real(b, 0.0), o);
-      store(b, arithmetic.round(b, o, outType), a.out, {row, head, d});
+      if (a.outputDivisor)
+        o = roundSaturating(
+            b, arith::DivFOp::create(b, o, real(b, *a.outputDivisor)), outType);
+      else
+        o = arithmetic.round(b, o, outType);
+      store(b, o, a.out, {row, head, d});
     });
     if (!a.lse)
       return;
@@ -645,6 +678,14 @@ void ReferenceLowering::lower(AttentionOpInterface op) {
       attention.softCap = cap.getValueAsDouble();
     if (IntegerAttr window = paged.getWindowAttr())
       attention.window = window.getInt();
+    if (ScaleBufferOp q = paged.getQScaleOp())
+      attention.softmaxScale *= double(q.getScale().getValue());
+    if (ScaleBufferOp o = paged.getOScaleOp())
+      attention.outputDivisor = o.getScale().getValue();
+    if (paged.getSinks())
+      attention.sinks = readBuffer(b, paged.getSinks());
+    if (paged.getAlibiSlopes())
+      attention.slopes = readBuffer(b, paged.getAlibiSlopes());
   }
   attention.query = readBuffer(b, op.getQuery());
   attention.out = outputBuffer(b, op.getOut());
@@ -684,52 +725,53 @@ void ReferenceLowering::lower(AttentionOpInterface op) {
   op.erase();
 }
 
-/// linalg.generic over one tensor of any shape.
-static Value
-elementwise(ImplicitLocOpBuilder &b, Value input, RankedTensorType type,
-            function_ref<Value(ImplicitLocOpBuilder &, Value)> body) {
-  SmallVector<Value> sizes;
-  for (int64_t i = 0; i < type.getRank(); ++i)
-    if (type.isDynamicDim(i))
-      sizes.push_back(tensor::DimOp::create(b, input, i));
-  Value empty = tensor::EmptyOp::create(b, type, sizes);
+/// linalg.generic over one tensor of any shape, or from one memref to another.
+template <typename OpT>
+static void
+replaceElementwise(ImplicitLocOpBuilder &b, OpT op,
+                   function_ref<Value(ImplicitLocOpBuilder &, Value)> body) {
+  Value input = op.getInput(), target = op.getOut();
+  ShapedType type = op.getTargetType();
+  if (!target) {
+    SmallVector<Value> sizes;
+    for (int64_t i = 0; i < type.getRank(); ++i)
+      if (type.isDynamicDim(i))
+        sizes.push_back(tensor::DimOp::create(b, input, i));
+    target = tensor::EmptyOp::create(b, type, sizes);
+  }
   AffineMap map = b.getMultiDimIdentityMap(type.getRank());
   SmallVector<utils::IteratorType> iterators(type.getRank(),
                                              utils::IteratorType::parallel);
-  return linalg::GenericOp::create(
-             b, type, input, empty, ArrayRef<AffineMap>{map, map}, iterators,
-             [&](OpBuilder &nested, Location loc, ValueRange arguments) {
-               ImplicitLocOpBuilder inner(loc, nested);
-               linalg::YieldOp::create(inner, body(inner, arguments[0]));
-             })
-      .getResult(0);
+  auto loops = linalg::GenericOp::create(
+      b, op->getResultTypes(), input, target, ArrayRef<AffineMap>{map, map},
+      iterators, [&](OpBuilder &nested, Location loc, ValueRange arguments) {
+        ImplicitLocOpBuilder inner(loc, nested);
+        linalg::YieldOp::create(inner, body(inner, arguments[0]));
+      });
+  op->replaceAllUsesWith(loops.getResults());
+  op->erase();
 }
 
 void ReferenceLowering::lower(QuantizeOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
-  auto type = cast<RankedTensorType>(op.getResult().getType());
+  auto type = cast<FloatType>(op.getTargetType().getElementType());
   Value reciprocal = arith::DivFOp::create(b, real32(b, 1.0f), op.getScale());
-  Value result = elementwise(b, op.getInput(), type, [&](Builder &b, Value x) {
+  replaceElementwise(b, op, [&](Builder &b, Value x) {
     Value product = mul(b, toF32(b, arithmetic, x), reciprocal);
-    return quantizeQuotient(b, product, cast<FloatType>(type.getElementType()));
+    return roundSaturating(b, arithmetic.widen(b, product), type);
   });
-  op.replaceAllUsesWith(result);
-  op.erase();
 }
 
 void ReferenceLowering::lower(DequantizeOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
-  auto type = cast<RankedTensorType>(op.getResult().getType());
-  Value result =
-      elementwise(b, op.getInput(), type, [&](Builder &b, Value code) -> Value {
-        Value product = mul(b, toF32(b, arithmetic, code), op.getScale());
-        if (type.getElementType().isF32())
-          return product;
-        return arithmetic.round(b, arithmetic.widen(b, product),
-                                cast<FloatType>(type.getElementType()));
-      });
-  op.replaceAllUsesWith(result);
-  op.erase();
+  auto type = cast<FloatType>(op.getTargetType().getElementType());
+  Value scale = op.getScale();
+  replaceElementwise(b, op, [&](Builder &b, Value code) -> Value {
+    Value product = mul(b, toF32(b, arithmetic, code), scale);
+    if (type.isF32())
+      return product;
+    return arithmetic.round(b, arithmetic.widen(b, product), type);
+  });
 }
 
 void ReferenceLowering::lower(LoadScaleOp op) {

@@ -83,7 +83,7 @@ private:
     });
     SmallVector<unsigned> arguments;
     for (unsigned index : used)
-      if (program.getBufferRole(index) == BufferRole::Activation)
+      if (isOperand(program.getBufferRole(index)))
         arguments.push_back(index);
     SmallVector<Type> types;
     for (unsigned index : arguments)
@@ -115,7 +115,7 @@ private:
     Block *entry = function.addEntryBlock();
     Names &names = taken[function];
     for (unsigned index : used) {
-      if (program.getBufferRole(index) == BufferRole::Activation)
+      if (isOperand(program.getBufferRole(index)))
         continue;
       FailureOr<unsigned> buffer = indexOf(program, index);
       if (failed(buffer))
@@ -130,6 +130,12 @@ private:
     for (auto [index, argument] : llvm::zip(arguments, entry->getArguments()))
       replaceInside(function, programBlock->getArgument(index), argument);
     return success();
+  }
+
+  /// Buffers that callers hand to a segment one by one; the others are taken
+  /// by the whole function.
+  static bool isOperand(BufferRole role) {
+    return role == BufferRole::Activation || role == BufferRole::Parameter;
   }
 
   static void replaceInside(func::FuncOp function, Value from, Value to) {

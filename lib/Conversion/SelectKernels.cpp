@@ -9,8 +9,10 @@
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/SymbolLookup.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/Matchers.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/SHA256.h"
 #include <cmath>
@@ -33,20 +35,19 @@ struct LaunchBuilder {
   explicit LaunchBuilder(OpBuilder &builder) : builder(builder) {}
   OpBuilder &builder;
   SmallVector<Value> buffers;
-  SmallVector<Attribute> constants, structure;
-  SmallVector<StringRef> origins;
+  SmallVector<Attribute> constants, origins, structure;
 
   void f32(float value, StringRef origin) {
     constants.push_back(builder.getF32FloatAttr(value));
-    origins.push_back(origin);
+    origins.push_back(builder.getStringAttr(origin));
   }
   void i32(int64_t value, StringRef origin) {
     constants.push_back(builder.getI32IntegerAttr(value));
-    origins.push_back(origin);
+    origins.push_back(builder.getStringAttr(origin));
   }
   void i64(int64_t value, StringRef origin) {
     constants.push_back(builder.getI64IntegerAttr(value));
-    origins.push_back(origin);
+    origins.push_back(builder.getStringAttr(origin));
   }
   void structural(int64_t value) {
     structure.push_back(builder.getI32IntegerAttr(value));
@@ -144,6 +145,10 @@ struct SelectKernels
         result = select(write);
       else if (auto attention = dyn_cast<MLAAttentionOp>(op))
         result = select(program, attention);
+      else if (auto quantize = dyn_cast<QuantizeOp>(op))
+        result = selectElementwise(quantize);
+      else if (auto dequantize = dyn_cast<DequantizeOp>(op))
+        result = selectElementwise(dequantize);
       else if (isa<CacheOpInterface>(op))
         result = op.emitError()
                  << "no kernel for '" << op.getName()
@@ -155,7 +160,7 @@ struct SelectKernels
     }
     for (Operation &op :
          llvm::make_early_inc_range(llvm::reverse(segment.getBody().front())))
-      if (isa<ViewCacheOp>(op) && op.use_empty())
+      if (isa<ViewCacheOp, arith::ConstantOp>(op) && op.use_empty())
         op.erase();
     return failure(failedAny);
   }
@@ -173,6 +178,28 @@ struct SelectKernels
     SmallVector<int64_t, 4> strides; // bytes
     int64_t maxTokens, maxSequences, maxPages, numPages;
   };
+
+  FailureOr<ScaleAttr> staticScale(Operation *op, CacheOp cache,
+                                   FlatSymbolRefAttr name, StringRef role) {
+    ScaleAttr scale =
+        getBeside<ScaleBufferOp>(cache, name, *symbols).getScale();
+    if (!scale.isStatic())
+      return op->emitError()
+             << "no kernel selected: the " << role << " scale " << name
+             << " has no value; run 'kvcache-fold-checkpoint-scales' first";
+    return scale;
+  }
+
+  /// The scale of FP8 queries or outputs, or 1.
+  FailureOr<double> otherScale(Operation *op, CacheOp cache,
+                               FlatSymbolRefAttr name, StringRef role) {
+    if (!name)
+      return 1.0;
+    FailureOr<ScaleAttr> scale = staticScale(op, cache, name, role);
+    if (failed(scale))
+      return failure();
+    return static_cast<double>(scale->getValue());
+  }
 
   FailureOr<Cache> describe(CacheOpInterface op) {
     Cache cache;
@@ -194,28 +221,19 @@ struct SelectKernels
              << (type.isLatent() ? ", and fp8_ds_mla" : "")
              << ": choose one with kv-cache-dtype";
     cache.type = *element;
-    for (auto [role, buffer, values] :
-         {std::tuple<StringRef, ScaleBufferOp, SmallVector<float> *>{
-              "k",
-              getBeside<ScaleBufferOp>(cache.op, cache.op.getKScaleAttr(),
-                                       *symbols),
-              &cache.k},
-          {"v",
-           getBeside<ScaleBufferOp>(cache.op, cache.op.getVScaleAttr(),
-                                    *symbols),
-           &cache.v}}) {
+    for (auto [role, name, values] :
+         {std::tuple<StringRef, FlatSymbolRefAttr, SmallVector<float> *>{
+              "k", cache.op.getKScaleAttr(), &cache.k},
+          {"v", cache.op.getVScaleAttr(), &cache.v}}) {
       // What is not quantized has no scale, whatever the checkpoint holds.
       if (cache.type >= geometry::CacheF16) {
         values->assign(1, 1.0f);
         continue;
       }
-      ScaleAttr scale = buffer.getScale();
-      if (!scale.isStatic())
-        return op->emitError()
-               << "no kernel selected: the " << role << " scale @"
-               << buffer.getSymName()
-               << " has no value; run 'kvcache-fold-checkpoint-scales' first";
-      llvm::append_range(*values, scale.getValues().asArrayRef());
+      FailureOr<ScaleAttr> scale = staticScale(op, cache.op, name, role);
+      if (failed(scale))
+        return failure();
+      llvm::append_range(*values, scale->getValues().asArrayRef());
     }
     // A kernel has one scale for K and one for V, or both for each KV head.
     for (auto [values, other] :
@@ -259,6 +277,10 @@ struct SelectKernels
       return geometry::BF16;
     if (type.isF32())
       return geometry::F32;
+    if (isa<Float8E4M3FNType>(type))
+      return geometry::CodesE4M3;
+    if (isa<Float8E5M2Type>(type))
+      return geometry::CodesE5M2;
     return std::nullopt;
   }
   static std::optional<int> cacheType(Type type) {
@@ -276,7 +298,7 @@ struct SelectKernels
   }
 
   static StringRef activationName(int type) {
-    static constexpr StringRef names[] = {"f16", "bf16", "f32"};
+    static constexpr StringRef names[] = {"f16", "bf16", "f32", "e4m3", "e5m2"};
     return names[type];
   }
   static StringRef cacheName(int type) {
@@ -304,19 +326,102 @@ struct SelectKernels
 
   void replace(Operation *op, const LaunchBuilder &launch, StringRef kernel,
                StringRef function, geometry::Grid grid, int64_t shared,
-               int64_t minCtasPerSM, CacheOp cache,
+               int64_t minCtasPerSM, StringAttr layer,
                int64_t threads = geometry::threadsPerCta) {
     OpBuilder builder(op);
-    LaunchOp::create(
-        builder, op->getLoc(), kernel, function,
-        ArrayRef<int64_t>{grid.x, grid.y, grid.z},
-        ArrayRef<int64_t>{threads, 1, 1}, shared, launch.buffers,
-        builder.getArrayAttr(launch.constants),
-        builder.getStrArrayAttr(launch.origins),
-        builder.getArrayAttr(launch.structure), cache.getSymNameAttr(),
-        minCtasPerSM ? builder.getI64IntegerAttr(minCtasPerSM) : IntegerAttr());
+    LaunchOp::create(builder, op->getLoc(), kernel, function,
+                     ArrayRef<int64_t>{grid.x, grid.y, grid.z},
+                     ArrayRef<int64_t>{threads, 1, 1}, shared, launch.buffers,
+                     builder.getArrayAttr(launch.constants),
+                     builder.getArrayAttr(launch.origins),
+                     builder.getArrayAttr(launch.structure), layer,
+                     minCtasPerSM ? builder.getI64IntegerAttr(minCtasPerSM)
+                                  : IntegerAttr());
     ++numLaunches;
     op->erase();
+  }
+
+  //===--------------------------------------------------------------------===//
+  // Quantize and dequantize
+  //===--------------------------------------------------------------------===//
+
+  /// The attention that takes its queries from `buffer`, or null.
+  static PagedAttentionOp attentionOf(Value buffer, SegmentOp segment) {
+    for (Operation *user : buffer.getUsers())
+      if (auto attention = dyn_cast<PagedAttentionOp>(user))
+        if (attention.getQuery() == buffer &&
+            attention->getParentOp() == segment)
+          return attention;
+    return nullptr;
+  }
+
+  /// The most tokens of a step of the program; 0 if nothing bounds them.
+  int64_t maxTokens(ProgramOp program) {
+    int64_t tokens = 0;
+    for (auto group : getOperation().getOps<CacheGroupOp>())
+      if (group.getMaxTokens() && group.getMaxSequences())
+        tokens = std::max(tokens, program.getRoom(group).second);
+    return tokens;
+  }
+
+  template <typename OpT> LogicalResult selectElementwise(OpT op) {
+    constexpr bool quantizes = std::is_same_v<OpT, QuantizeOp>;
+    auto input = cast<MemRefType>(op.getInput().getType());
+    auto output = cast<MemRefType>(op.getTargetType());
+    MemRefType plain = quantizes ? input : output,
+               codes = quantizes ? output : input;
+    std::optional<int> codeType = cacheType(codes.getElementType());
+    std::optional<int> plainType = activationType(plain.getElementType());
+    FloatAttr scale;
+    if (!codeType || !matchPattern(op.getScale(), m_Constant(&scale)))
+      return op.emitError()
+             << "no kernel for this '" << op->getName() << "': "
+             << (codeType ? "its scale is not a constant; a graph captures the "
+                            "value of a scale"
+                          : "codes are f8E4M3FN or f8E5M2");
+    if (!input.getLayout().isIdentity() || !output.getLayout().isIdentity())
+      return op.emitError() << "no kernel for this '" << op->getName()
+                            << "': it takes contiguous buffers, but has "
+                            << input << " and " << output;
+    int64_t tokens = maxTokens(op->template getParentOfType<ProgramOp>());
+    int64_t count = 1;
+    for (auto [dim, size] : llvm::enumerate(input.getShape())) {
+      if (ShapedType::isDynamic(size) && (dim > 0 || tokens == 0))
+        return op.emitError()
+               << "no kernel for this '" << op->getName() << "': dimension "
+               << dim << " of " << input
+               << " is not bounded; bounded by max-tokens is the first";
+      count *= ShapedType::isDynamic(size) ? tokens : size;
+    }
+
+    OpBuilder builder(op);
+    LaunchBuilder launch(builder);
+    launch.buffers = {op.getInput(), op.getOut()};
+    PagedAttentionOp attention =
+        attentionOf(op.getOut(), op->template getParentOfType<SegmentOp>());
+    launch.f32(scale.getValue().convertToFloat(),
+               attention ? "q_scale" : "scale");
+    launch.i64(count, "elements");
+    launch.structural(arch);
+    launch.structural(quantizes ? *plainType : *codeType);
+    launch.structural(quantizes ? *codeType : *plainType);
+    StringRef from =
+                  quantizes ? activationName(*plainType) : cacheName(*codeType),
+              to =
+                  quantizes ? cacheName(*codeType) : activationName(*plainType);
+    std::string name = launch.name(
+        Twine(quantizes ? "quantize_" : "dequantize_") + from + "_to_" + to);
+    int grid = geometry::elementwiseGrid(count);
+    op.emitRemark() << name << ", " << geometry::writeElements
+                    << " elements a thread, grid " << grid << " x 1 x 1";
+    StringAttr layer;
+    if (attention)
+      layer =
+          getCacheDeclaration(attention.getCache(), *symbols).getSymNameAttr();
+    replace(op, launch, name,
+            quantizes ? "kvcache_quantize" : "kvcache_dequantize", {grid, 1, 1},
+            0, 0, layer);
+    return success();
   }
 
   //===--------------------------------------------------------------------===//
@@ -372,7 +477,7 @@ struct SelectKernels
                                    Twine(page) + (perHead ? "_perhead" : ""));
     replace(op, launch, name, "kvcache_write",
             geometry::writeLaunchGrid(cache->maxTokens, heads, dim, perHead), 0,
-            0, cache->op);
+            0, cache->op.getSymNameAttr());
     return success();
   }
 
@@ -428,7 +533,7 @@ struct SelectKernels
             {geometry::latentWriteGrid(cache->maxTokens, type.getLatentDim(),
                                        type.getRopeDim()),
              1, 1},
-            0, 0, cache->op);
+            0, 0, cache->op.getSymNameAttr());
     return success();
   }
 
@@ -509,13 +614,13 @@ struct SelectKernels
       return failure();
     auto queryType = cast<MemRefType>(op.getQuery().getType());
     std::optional<int> query = activationType(queryType.getElementType());
-    if (!query || cast<MemRefType>(op.getOut().getType()).getElementType() !=
-                      queryType.getElementType())
+    Type outType = cast<MemRefType>(op.getOut().getType()).getElementType();
+    std::optional<int> out = activationType(outType);
+    if (!query || !out)
       return op.emitError()
              << "no attention kernel for queries of "
-             << queryType.getElementType() << " and an output of "
-             << cast<MemRefType>(op.getOut().getType()).getElementType()
-             << "; f16, bf16 and f32, the same for both, are supported";
+             << queryType.getElementType() << " and an output of " << outType
+             << "; f16, bf16, f32, f8E4M3FN and f8E5M2 are supported for both";
     CacheType type = cache->op.getCacheType();
     int heads = queryType.getDimSize(1), kvHeads = type.getNumHeads(),
         dim = type.getHeadDim();
@@ -583,19 +688,34 @@ struct SelectKernels
     double scale = op.getSoftmaxScale()->convertToDouble();
     double log2e = std::log2(std::exp(1.0));
     double cap = op.getSoftCap() ? op.getSoftCap()->convertToDouble() : 0;
-    StringRef formula = op.getSoftCap()
-                            ? "2 * softmax_scale * k_scale * log2(e) / soft_cap"
-                            : "softmax_scale * k_scale * log2(e)";
-    SmallVector<float> factors;
+    FailureOr<double> q = otherScale(op, cache->op, op.getQScaleAttr(), "q");
+    FailureOr<double> o = otherScale(op, cache->op, op.getOScaleAttr(), "o");
+    if (failed(q) || failed(o))
+      return failure();
+    std::string formula =
+        (Twine(op.getSoftCap() ? "2 * " : "") + "softmax_scale" +
+         (op.getQScaleAttr() ? " * q_scale" : "") + " * k_scale * log2(e)" +
+         (op.getSoftCap() ? " / soft_cap" : ""))
+            .str();
+    StringRef outputFormula =
+        op.getOScaleAttr() ? "v_scale / o_scale" : "v_scale";
+    SmallVector<float> factors, outputFactors;
     for (float k : cache->k) {
       FailureOr<float> factor =
           fold(op,
-               (op.getSoftCap() ? 2 * scale / cap : scale) *
+               (op.getSoftCap() ? 2 * scale / cap : scale) * *q *
                    static_cast<double>(k) * log2e,
                formula);
       if (failed(factor))
         return failure();
       factors.push_back(*factor);
+    }
+    for (float v : cache->v) {
+      FailureOr<float> factor =
+          fold(op, static_cast<double>(v) / *o, outputFormula);
+      if (failed(factor))
+        return failure();
+      outputFactors.push_back(*factor);
     }
     float capConstant = 0;
     if (op.getSoftCap()) {
@@ -617,10 +737,14 @@ struct SelectKernels
                       op.getOut()};
     if (op.getLse())
       launch.buffers.push_back(op.getLse());
-    std::string perHeadFormula = formula.str();
-    perHeadFormula.replace(perHeadFormula.find("k_scale"), 7, "k_scale[head]");
-    addScales(launch, factors, formula, perHeadFormula);
-    addScales(launch, cache->v, "v_scale", "v_scale[head]");
+    auto addFactors = [&](ArrayRef<float> values, StringRef folded,
+                          StringRef scale) {
+      std::string perHead = folded.str();
+      perHead.insert(perHead.find(scale) + scale.size(), "[head]");
+      addScales(launch, values, folded, perHead);
+    };
+    addFactors(factors, formula, "k_scale");
+    addFactors(outputFactors, outputFormula, "v_scale");
     launch.f32(capConstant,
                op.getSoftCap() ? "soft_cap * log2(e)" : "no soft_cap");
     launch.i32(cache->maxTokens, "max_tokens");
@@ -629,6 +753,7 @@ struct SelectKernels
     launch.i32(window, op.getWindow() ? "window" : "no window");
     launch.structural(arch);
     launch.structural(*query);
+    launch.structural(*out);
     launch.structural(cache->type);
     launch.structural(heads);
     launch.structural(kvHeads);
@@ -636,19 +761,31 @@ struct SelectKernels
     launch.structural(page);
     launch.strides(cache->strides);
     launch.strides(cache->strides);
+    std::string readable =
+        (Twine(activationName(*query)) + "_" + cacheName(cache->type) +
+         (*out != *query ? Twine("_to_") + activationName(*out) : Twine()) +
+         "_h" + Twine(heads) + "x" + Twine(kvHeads) + "_d" + Twine(dim) + "_p" +
+         Twine(page) + (op.getWindow() ? "_window" : "") +
+         (op.getSoftCap() ? "_cap" : "") + (op.getSinks() ? "_sinks" : "") +
+         (op.getAlibiSlopes() ? "_alibi" : "") + (perHead ? "_perhead" : ""))
+            .str();
+    auto addFeatures = [&] {
+      for (bool feature :
+           {op.getWindow().has_value(), op.getSoftCap().has_value(),
+            bool(op.getSinks()), bool(op.getAlibiSlopes())})
+        launch.structural(feature);
+    };
+    auto addPerHead = [&] {
+      for (Value values : {op.getSinks(), op.getAlibiSlopes()})
+        if (values)
+          launch.buffers.push_back(values);
+    };
     if (warps) {
-      launch.structural(op.getWindow() ? 1 : 0);
-      launch.structural(op.getSoftCap() ? 1 : 0);
-      launch.structural(0); // has_sinks
-      launch.structural(0); // has_alibi
+      addPerHead();
+      addFeatures();
       launch.structural(op.getLse() ? 1 : 0);
       launch.structural(warps);
-      std::string name = launch.name(
-          Twine("prefill_") + activationName(*query) + "_" +
-          cacheName(cache->type) + "_h" + Twine(heads) + "x" + Twine(kvHeads) +
-          "_d" + Twine(dim) + "_p" + Twine(page) +
-          (op.getWindow() ? "_window" : "") + (op.getSoftCap() ? "_cap" : "") +
-          (perHead ? "_perhead" : ""));
+      std::string name = launch.name("prefill_" + readable);
       int64_t bytes = geometry::prefillSharedBytes(
           dim, geometry::prefillColumns(group, dim), *query, warps);
       op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
@@ -662,28 +799,21 @@ struct SelectKernels
               geometry::prefillLaunchGrid(cache->maxTokens, cache->maxSequences,
                                           heads, kvHeads, dim, warps),
               bytes, std::min(geometry::ctasPerSM(arch, bytes), 8 / warps),
-              cache->op, 32 * warps);
+              cache->op.getSymNameAttr(), 32 * warps);
       return success();
     }
     launch.structural(tuning.tile);
     launch.structural(tuning.stages);
     launch.structural(tuning.unroll);
     launch.structural(rows);
-    launch.structural(op.getWindow() ? 1 : 0);
-    launch.structural(op.getSoftCap() ? 1 : 0);
-    launch.structural(0); // has_sinks
-    launch.structural(0); // has_alibi
+    addFeatures();
     launch.structural(split.splitTokens);
     launch.structural(split.numSplits);
     launch.structural(op.getLse() ? 1 : 0);
-    std::string name = launch.name(
-        Twine("paged_attention_") + activationName(*query) + "_" +
-        cacheName(cache->type) + "_h" + Twine(heads) + "x" + Twine(kvHeads) +
-        "_d" + Twine(dim) + "_p" + Twine(page) +
-        (op.getWindow() ? "_window" : "") + (op.getSoftCap() ? "_cap" : "") +
-        (perHead ? "_perhead" : ""));
+    std::string name = launch.name("paged_attention_" + readable);
     addWorkspaces(program, launch, name, gridX, gridY, columns, dim,
                   split.numSplits);
+    addPerHead();
     InFlightDiagnostic remark =
         op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
                         << ", tiles of " << tuning.tile << " tokens in "
@@ -703,7 +833,7 @@ struct SelectKernels
             geometry::attentionLaunchGrid(cache->maxTokens, cache->maxSequences,
                                           heads, kvHeads, dim, rows,
                                           split.numSplits),
-            shared, tuning.minCtasPerSM, cache->op);
+            shared, tuning.minCtasPerSM, cache->op.getSymNameAttr());
     return success();
   }
 
@@ -808,8 +938,8 @@ struct SelectKernels
            << " x " << split.numSplits << ", " << shared
            << " bytes of shared memory";
     replace(op, launch, name, "kvcache_mla_attention",
-            {gridX, gridY, split.numSplits}, shared, 1, cache->op,
-            geometry::mlaThreads);
+            {gridX, gridY, split.numSplits}, shared, 1,
+            cache->op.getSymNameAttr(), geometry::mlaThreads);
     return success();
   }
 };

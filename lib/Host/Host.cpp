@@ -78,6 +78,10 @@ std::optional<KVCacheHostType> hostType(Type type) {
     return KVCACHE_HOST_I32;
   if (type.isInteger(64))
     return KVCACHE_HOST_I64;
+  if (isa<Float8E4M3FNType>(type))
+    return KVCACHE_HOST_F8E4M3FN;
+  if (isa<Float8E5M2Type>(type))
+    return KVCACHE_HOST_F8E5M2;
   return std::nullopt;
 }
 
@@ -91,6 +95,9 @@ size_t elementBytes(KVCacheHostType type) {
     return 4;
   case KVCACHE_HOST_I64:
     return 8;
+  case KVCACHE_HOST_F8E4M3FN:
+  case KVCACHE_HOST_F8E5M2:
+    return 1;
   }
   return 0;
 }
@@ -264,7 +271,8 @@ std::string KVCacheHost::readSignatures(ModuleOp module,
       if (!value)
         return "@" + op.getName().str() + ": " + what + " " +
                std::to_string(i) +
-               ": expected ranked bf16, f16, f32, i32 or i64, found " +
+               ": expected ranked bf16, f16, f32, f8E4M3FN, "
+               "f8E5M2, i32 or i64, found " +
                typeName(type);
       into.push_back(std::move(*value));
     }

@@ -91,6 +91,19 @@ static void printLayoutKeyword(OpAsmPrinter &printer, Operation *,
   printer << stringifyLayout(attr.getValue());
 }
 
+static ParseResult parseTarget(OpAsmParser &parser, Type &out, Type &result) {
+  Type type;
+  if (parser.parseType(type))
+    return failure();
+  (isa<MemRefType>(type) ? out : result) = type;
+  return success();
+}
+
+static void printTarget(OpAsmPrinter &printer, Operation *, Type out,
+                        Type result) {
+  printer << (out ? out : result);
+}
+
 #define GET_OP_CLASSES
 #include "kvcache/IR/KVCacheOps.cpp.inc"
 
@@ -203,6 +216,21 @@ int64_t CacheOp::getValueOffset() {
 // Handles
 //===----------------------------------------------------------------------===//
 
+/// The op of type `OpT` with this name in a symbol table around `from`. A
+/// program is a symbol table of its own; caches and scales are declared outside
+/// it.
+template <typename OpT>
+static OpT lookupOutwards(Operation *from, FlatSymbolRefAttr name) {
+  for (Operation *table = SymbolTable::getNearestSymbolTable(from); table;
+       table = table->getParentOp()
+                   ? SymbolTable::getNearestSymbolTable(table->getParentOp())
+                   : nullptr)
+    if (auto found =
+            dyn_cast_or_null<OpT>(SymbolTable::lookupSymbolIn(table, name)))
+      return found;
+  return nullptr;
+}
+
 std::pair<Operation *, FlatSymbolRefAttr>
 mlir::kvcache::getHandleSource(Value handle) {
   Operation *def = handle.getDefiningOp();
@@ -221,15 +249,7 @@ CacheOp mlir::kvcache::getCacheDeclaration(Value handle) {
   auto [def, name] = getHandleSource(handle);
   if (!def)
     return nullptr;
-  // A program is a symbol table of its own; caches are declared outside it.
-  for (Operation *table = SymbolTable::getNearestSymbolTable(def); table;
-       table = table->getParentOp()
-                   ? SymbolTable::getNearestSymbolTable(table->getParentOp())
-                   : nullptr)
-    if (auto cache =
-            dyn_cast_or_null<CacheOp>(SymbolTable::lookupSymbolIn(table, name)))
-      return cache;
-  return nullptr;
+  return lookupOutwards<CacheOp>(def, name);
 }
 
 /// get_cache and (C1) of view_cache.
@@ -408,20 +428,39 @@ LogicalResult CalculateScalesOp::verify() {
 // Arithmetic
 //===----------------------------------------------------------------------===//
 
-// (C1) of both; the scale is an operand too, so no trait of MLIR says it.
-static LogicalResult verifyElementwise(Operation *op, Type input, Type result) {
-  auto in = cast<ShapedType>(input), out = cast<ShapedType>(result);
-  if (in.getShape() != out.getShape())
-    return op->emitOpError()
-           << "input " << in << " and result " << out << " differ in shape";
+// (C1) and (C2) of both; the scale is an operand too, so no trait of MLIR says
+// it.
+template <typename OpT> static LogicalResult verifyElementwise(OpT op) {
+  auto in = cast<ShapedType>(op.getInput().getType());
+  bool onTensors = isa<TensorType>(in);
+  if (bool(op.getResult()) != onTensors || bool(op.getOut()) == onTensors)
+    return op.emitOpError()
+           << "on " << in << " must have "
+           << (onTensors ? "a result and no 'outs'" : "'outs' and no result");
+  if (in.getShape() != op.getTargetType().getShape())
+    return op.emitOpError() << "input " << in << " and result "
+                            << op.getTargetType() << " differ in shape";
   return success();
 }
 
-LogicalResult QuantizeOp::verify() {
-  return verifyElementwise(*this, getInput().getType(), getResult().getType());
+using Effects =
+    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>;
+
+template <typename OpT>
+static void getElementwiseEffects(OpT op, Effects &effects) {
+  if (!op.getOut())
+    return;
+  effects.emplace_back(MemoryEffects::Read::get(), &op.getInputMutable());
+  effects.emplace_back(MemoryEffects::Write::get(), &op.getOutMutable()[0]);
 }
-LogicalResult DequantizeOp::verify() {
-  return verifyElementwise(*this, getInput().getType(), getResult().getType());
+
+LogicalResult QuantizeOp::verify() { return verifyElementwise(*this); }
+LogicalResult DequantizeOp::verify() { return verifyElementwise(*this); }
+void QuantizeOp::getEffects(Effects &effects) {
+  getElementwiseEffects(*this, effects);
+}
+void DequantizeOp::getEffects(Effects &effects) {
+  getElementwiseEffects(*this, effects);
 }
 
 //===----------------------------------------------------------------------===//
@@ -491,14 +530,16 @@ static void getAttentionEffects(
     AttentionOpInterface op,
     SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
         &effects) {
-  OpOperand &query = op->getOpOperand(0), &cache = op->getOpOperand(1);
-  effects.emplace_back(MemoryEffects::Read::get(), &cache,
+  effects.emplace_back(MemoryEffects::Read::get(), &op->getOpOperand(1),
                        CacheResource::get());
-  if (isa<MemRefType>(query.get().getType()))
-    effects.emplace_back(MemoryEffects::Read::get(), &query);
-  for (OpOperand &init : op.getDpsInitsMutable())
-    if (isa<MemRefType>(init.get().getType()))
-      effects.emplace_back(MemoryEffects::Write::get(), &init);
+  for (OpOperand &operand : op->getOpOperands()) {
+    if (!isa<MemRefType>(operand.get().getType()))
+      continue;
+    if (op.isDpsInit(&operand))
+      effects.emplace_back(MemoryEffects::Write::get(), &operand);
+    else
+      effects.emplace_back(MemoryEffects::Read::get(), &operand);
+  }
 }
 
 /// What all attentions demand of their LSE and of positive attributes.
@@ -522,29 +563,45 @@ verifyAttention(AttentionOpInterface op,
   return success();
 }
 
-static void printAttention(OpAsmPrinter &printer, AttentionOpInterface op) {
+static constexpr StringLiteral kSegmentSizes = "operandSegmentSizes";
+
+/// `more`: further operands, printed as `name(%value : type)` where they are.
+static void printAttention(OpAsmPrinter &printer, AttentionOpInterface op,
+                           ArrayRef<std::pair<StringRef, Value>> more = {}) {
   Value cache = op.getCacheHandle();
   printer << ' ' << op.getQuery() << " over " << cache << " outs("
           << op.getOut();
   if (op.getLse())
     printer << ", " << op.getLse();
   printer << ')';
-  printer.printOptionalAttrDict(op->getAttrs());
+  for (auto [name, value] : more)
+    if (value)
+      printer << ' ' << name << '(' << value << " : " << value.getType() << ')';
+  printer.printOptionalAttrDict(op->getAttrs(), {kSegmentSizes});
   printer << " : " << op.getQuery().getType() << ", " << cache.getType()
           << " -> " << op.getOut().getType();
   if (op.getLse())
     printer << ", " << op.getLse().getType();
 }
 
-static ParseResult parseAttention(OpAsmParser &parser, OperationState &state) {
+static ParseResult parseAttention(OpAsmParser &parser, OperationState &state,
+                                  ArrayRef<StringRef> more = {}) {
   OpAsmParser::UnresolvedOperand query, cache;
   SmallVector<OpAsmParser::UnresolvedOperand, 2> outs;
   Type queryType, cacheType;
   SmallVector<Type, 2> outTypes;
   if (parser.parseOperand(query) || parser.parseKeyword("over") ||
       parser.parseOperand(cache) || parser.parseKeyword("outs") ||
-      parser.parseOperandList(outs, OpAsmParser::Delimiter::Paren) ||
-      parser.parseOptionalAttrDict(state.attributes) ||
+      parser.parseOperandList(outs, OpAsmParser::Delimiter::Paren))
+    return failure();
+  SmallVector<OpAsmParser::UnresolvedOperand> others(more.size());
+  SmallVector<Type> otherTypes(more.size());
+  for (auto [name, operand, type] : llvm::zip(more, others, otherTypes))
+    if (succeeded(parser.parseOptionalKeyword(name)) &&
+        (parser.parseLParen() || parser.parseOperand(operand) ||
+         parser.parseColonType(type) || parser.parseRParen()))
+      return failure();
+  if (parser.parseOptionalAttrDict(state.attributes) ||
       parser.parseColonType(queryType) || parser.parseComma() ||
       parser.parseType(cacheType) || parser.parseArrow() ||
       parser.parseTypeList(outTypes))
@@ -559,6 +616,16 @@ static ParseResult parseAttention(OpAsmParser &parser, OperationState &state) {
       parser.resolveOperands(outs, outTypes, parser.getNameLoc(),
                              state.operands))
     return failure();
+  SmallVector<int32_t> segments = {1, 1, 1,
+                                   static_cast<int32_t>(outs.size()) - 1};
+  for (auto [operand, type] : llvm::zip(others, otherTypes)) {
+    segments.push_back(type ? 1 : 0);
+    if (type && parser.resolveOperand(operand, type, state.operands))
+      return failure();
+  }
+  if (!more.empty())
+    state.addAttribute(kSegmentSizes,
+                       parser.getBuilder().getDenseI32ArrayAttr(segments));
   for (Type type : outTypes)
     if (isa<RankedTensorType>(type))
       state.addTypes(type);
@@ -570,14 +637,40 @@ CacheAccess PagedAttentionOp::getCacheAccess() { return CacheAccess::Read; }
 
 SmallVector<std::pair<ScaleRole, ScaleUse>> PagedAttentionOp::getScaleUses() {
   SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
-  auto query = cast<ShapedType>(getQuery().getType());
-  if (query.getElementTypeBitWidth() == 8)
+  if (getQScaleAttr())
     uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
   if (getCache().getType().isQuantized()) {
     uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
     uses.push_back({ScaleRole::V, ScaleUse::OutputFactor});
   }
+  if (getOScaleAttr())
+    uses.push_back({ScaleRole::O, ScaleUse::Divisor});
   return uses;
+}
+
+ScaleBufferOp PagedAttentionOp::getQScaleOp() {
+  return getQScaleAttr() ? lookupOutwards<ScaleBufferOp>(*this, getQScaleAttr())
+                         : ScaleBufferOp();
+}
+ScaleBufferOp PagedAttentionOp::getOScaleOp() {
+  return getOScaleAttr() ? lookupOutwards<ScaleBufferOp>(*this, getOScaleAttr())
+                         : ScaleBufferOp();
+}
+
+LogicalResult PagedAttentionOp::verifySymbolUses(SymbolTableCollection &) {
+  for (auto [name, scale] : {std::pair{getQScaleAttr(), getQScaleOp()},
+                             {getOScaleAttr(), getOScaleOp()}}) {
+    if (!name)
+      continue;
+    if (!scale) // (C8)
+      return emitOpError() << "expected " << name
+                           << " to be a 'kvcache.scale_buffer'";
+    if (scale.getScale().getValues().size() > 1)
+      return emitOpError() << name
+                           << " is per head; queries and outputs have one "
+                              "scale";
+  }
+  return success();
 }
 
 MutableOperandRange PagedAttentionOp::getDpsInitsMutable() {
@@ -615,16 +708,34 @@ LogicalResult PagedAttentionOp::verify() {
   if (getWindow() && static_cast<int64_t>(*getWindow()) < 0)
     return emitOpError() << "'window' must not be negative, but is "
                          << static_cast<int64_t>(*getWindow());
+  for (auto [what, type, name, scale] :
+       {std::tuple<StringRef, ShapedType, StringRef, Attribute>{
+            "queries", query, "q_scale", getQScaleAttr()},
+        {"an output", out, "o_scale", getOScaleAttr()}}) { // (C7)
+    bool isFP8 = type.getElementTypeBitWidth() == 8;
+    if (isFP8 != bool(scale))
+      return emitOpError() << what << " of " << type.getElementType()
+                           << (isFP8 ? " needs a '" : " has no '") << name
+                           << "'";
+  }
+  for (auto [name, values] : {std::pair<StringRef, Value>{"sinks", getSinks()},
+                              {"alibi_slopes", getAlibiSlopes()}}) // (C9)
+    if (values &&
+        cast<ShapedType>(values.getType()).getDimSize(0) != getNumQueryHeads())
+      return emitOpError() << "'" << name << "' must have one value for each "
+                           << "of the " << getNumQueryHeads()
+                           << " query heads, but is " << values.getType();
   return success();
 }
 
 void PagedAttentionOp::print(OpAsmPrinter &printer) {
-  printAttention(printer, *this);
+  printAttention(printer, *this,
+                 {{"sinks", getSinks()}, {"alibi_slopes", getAlibiSlopes()}});
 }
 
 ParseResult PagedAttentionOp::parse(OpAsmParser &parser,
                                     OperationState &state) {
-  return parseAttention(parser, state);
+  return parseAttention(parser, state, {"sinks", "alibi_slopes"});
 }
 
 TypedValue<CacheType> MLAAttentionOp::getCacheHandle() { return getCache(); }

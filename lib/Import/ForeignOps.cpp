@@ -75,6 +75,10 @@ ForeignOpTable ForeignOpTable::getDefault() {
       "model without fusing "
       "the quantization of the attention output, so that the output is f16 or "
       "bf16";
+  const char *blockScales =
+      "it quantizes blocks of the attention output, which is not supported; "
+      "export the model without fusing the quantization of the attention "
+      "output, or with one scale for it";
   ForeignOpTable table;
   // Schemas: vLLM 0.33.0.
   table.add({"vllm.unified_kv_cache_update",
@@ -90,8 +94,8 @@ ForeignOpTable ForeignOpTable::getDefault() {
               {"value", Role::Value, false},
               {"output", Role::Output},
               {"layer_name", Role::Attribute, false},
-              {"output_scale", Role::Refused, false, quantizedOutput},
-              {"output_block_scale", Role::Refused, false, quantizedOutput},
+              {"output_scale", Role::OutputScale, false},
+              {"output_block_scale", Role::Refused, false, blockScales},
               {"kv_cache_dummy_dep", Role::Order, false}},
              {"output"}});
   ForeignOpSpec latentUpdate = {"vllm.unified_mla_kv_cache_update",

@@ -9,7 +9,6 @@
 #include "kvcache/Checkpoint/ModelConfig.h"
 #include "kvcache/Checkpoint/ScaleTable.h"
 #include "kvcache/IR/ForeignSemantics.h"
-#include "kvcache/IR/QueryScale.h"
 #include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Import/ForeignOps.h"
 #include "kvcache/Import/Passes.h"
@@ -73,7 +72,7 @@ struct ImportedCall {
   ForeignCall call;
   const ForeignOpSpec *spec;
   std::string layer;
-  OperandRef query, key, value, output, order;
+  OperandRef query, key, value, output, order, outputScale;
   OperandRef pages[2], pageTable, lengths, queryStart, slots;
   /// Heads of rows that come flat, as [..., heads * head dim]; 0: rows are
   /// [tokens, heads, head dim].
@@ -327,6 +326,9 @@ LogicalResult ImportPass::findOperands(ImportedCall &imported) {
     case ForeignOperandRole::Order:
       imported.order.operand = operand;
       break;
+    case ForeignOperandRole::OutputScale:
+      imported.outputScale.operand = operand;
+      [[fallthrough]];
     case ForeignOperandRole::Replaced:
       if (failed(checkScaleGivenOnce(imported.call, attr.getValue(),
                                      operand->get())))
@@ -997,11 +999,28 @@ LogicalResult ImportPass::checkAttention(ImportedCall &imported, Layer &layer) {
                           "f16, bf16 or f32 with "
                           "static heads and head dim, but is "
                        << imported.query.getType();
-  if (!output || !isRowElement(output.getElementType()) ||
+  bool isCodes =
+      output && isa<Float8E4M3FNType, Float8E5M2Type>(output.getElementType());
+  if (!output || !(isCodes || isRowElement(output.getElementType())) ||
       output.getShape() != query.getShape())
     return emitError()
-           << "output must be f16, bf16 or f32 in the shape of the query, "
+           << "output must be f16, bf16, f32, f8E4M3FN or f8E5M2 in the shape "
+              "of the query, "
            << query << ", but is " << outputType;
+  if (isCodes != bool(imported.outputScale))
+    return emitError() << (isCodes ? "an output of "
+                                   : "an \"output_scale\" with an output of ")
+                       << output.getElementType()
+                       << (isCodes ? " needs an \"output_scale\""
+                                   : " has no meaning; quantized are outputs "
+                                     "of f8E4M3FN and f8E5M2");
+  if (imported.outputScale) {
+    auto scale = dyn_cast<ShapedType>(
+        getBuiltinTensorType(imported.outputScale.getType()));
+    if (!scale || !scale.hasStaticShape() || scale.getNumElements() != 1)
+      return emitError() << "\"output_scale\" must be one scale, but is "
+                         << imported.outputScale.getType();
+  }
   if (isa<TensorType>(query) != isa<TensorType>(output))
     return emitError()
            << "query and output must both be tensors or both memrefs, but are "
@@ -1333,7 +1352,8 @@ static std::string makeSymbolName(StringRef name, llvm::StringSet<> &taken) {
   std::string unique = base;
   for (unsigned i = 0;
        taken.contains(unique) || taken.contains(unique + ".k") ||
-       taken.contains(unique + ".v") || taken.contains(unique + ".q");
+       taken.contains(unique + ".v") || taken.contains(unique + ".q") ||
+       taken.contains(unique + ".o");
        ++i)
     unique = base + "_" + std::to_string(i);
   taken.insert(unique);
@@ -1366,25 +1386,32 @@ LogicalResult ImportPass::declareCaches() {
       ++indexCount[::kvcache::layerIndex(
           std::string_view(name.data(), name.size()))];
 
-  auto declareQuery = [&](Layer &layer) {
-    bool isQuantized =
-        llvm::any_of(layer.attentions, [](const ImportedCall *attention) {
-          return attention->quantization.has_value();
-        });
-    std::string name = layer.cache.getSymName().str() + ".q";
-    if (!isQuantized || taken.contains(name))
-      return;
-    OpBuilder::InsertionGuard guard(builder);
-    builder.setInsertionPoint(layer.cache);
-    ScaleBufferOp::create(builder, layer.cache.getLoc(),
-                          builder.getStringAttr(name),
-                          ScaleAttr::get(&getContext()));
-    taken.insert(name);
+  // The scales of FP8 queries and outputs.
+  auto declareOthers = [&](Layer &layer) {
+    auto declare = [&](StringRef suffix,
+                       function_ref<bool(const ImportedCall &)> isUsed) {
+      std::string name = (layer.cache.getSymName() + suffix).str();
+      if (llvm::none_of(layer.attentions,
+                        [&](ImportedCall *call) { return isUsed(*call); }) ||
+          taken.contains(name))
+        return;
+      OpBuilder::InsertionGuard guard(builder);
+      builder.setInsertionPoint(layer.cache);
+      ScaleBufferOp::create(builder, layer.cache.getLoc(),
+                            builder.getStringAttr(name),
+                            ScaleAttr::get(&getContext()));
+      taken.insert(name);
+    };
+    declare(".q", [](const ImportedCall &call) {
+      return call.quantization.has_value();
+    });
+    declare(".o",
+            [](const ImportedCall &call) { return bool(call.outputScale); });
   };
 
   for (auto &[name, layer] : layers) {
     if (layer.cache)
-      declareQuery(layer);
+      declareOthers(layer);
     if (layer.cache || (layer.updates.empty() && layer.attentions.empty()))
       continue;
     if (!group) {
@@ -1426,7 +1453,7 @@ LogicalResult ImportPass::declareCaches() {
         LayoutAttr::get(&getContext(), isLatent ? Layout::NHD : *layout),
         layer.dtypeWord.empty() ? StringAttr()
                                 : builder.getStringAttr(layer.dtypeWord));
-    declareQuery(layer);
+    declareOthers(layer);
     ++numCaches;
   }
   return success();
@@ -1456,8 +1483,9 @@ static void keepOtherAttrs(const ImportedCall &imported, Operation *created) {
       created->setAttr(attr.getName(), attr.getValue());
 }
 
-static StringAttr getQueryScaleName(CacheOp cache) {
-  return StringAttr::get(cache.getContext(), cache.getSymName() + ".q");
+static FlatSymbolRefAttr getScaleName(CacheOp cache, StringRef suffix) {
+  return FlatSymbolRefAttr::get(cache.getContext(),
+                                (cache.getSymName() + suffix).str());
 }
 
 /// [tokens, heads, head dim] of flat rows; other rows as they are.
@@ -1546,16 +1574,17 @@ void ImportPass::quantizeQuery(const ImportedCall &attention, CacheOp cache) {
       result = operand->get();
   }
   OpBuilder builder(op);
-  Value scale =
-      LoadScaleOp::create(builder, op->getLoc(), builder.getF32Type(),
-                          FlatSymbolRefAttr::get(getQueryScaleName(cache)));
+  Value scale = LoadScaleOp::create(builder, op->getLoc(), builder.getF32Type(),
+                                    getScaleName(cache, ".q"));
   Value codes = QuantizeOp::create(builder, op->getLoc(),
                                    getBuiltinTensorType(result.getType()),
-                                   toBuiltin(input), scale);
+                                   toBuiltin(input), scale, /*out=*/Value())
+                    .getResult();
   op->emitRemark() << "layer '" << attention.layer
                    << "': the q scale that the graph passes as an argument "
                       "stays unused; @"
-                   << getQueryScaleName(cache).getValue() << " takes its place";
+                   << getScaleName(cache, ".q").getValue()
+                   << " takes its place";
   replaceOutput(builder, op, result, codes);
 }
 
@@ -1640,24 +1669,25 @@ ImportPass::createAttention(OpBuilder &builder, const ImportedCall &imported,
     output = tensor::EmptyOp::create(builder, loc,
                                      tensor::getMixedSizes(builder, loc, query),
                                      getElementTypeOrSelf(outputType));
-  if (imported.quantization) {
-    // A code is a bf16 number; its scale enters the score factor.
-    auto type = cast<RankedTensorType>(query.getType());
-    Value one =
-        arith::ConstantOp::create(builder, loc, builder.getF32FloatAttr(1));
-    Type element = getElementTypeOrSelf(output.getType());
-    query = DequantizeOp::create(builder, loc, type.clone(element), query, one);
+  FlatSymbolRefAttr queryScale, outputScale;
+  if (imported.quantization)
+    queryScale = getScaleName(cache, ".q");
+  if (imported.outputScale) {
+    outputScale = getScaleName(cache, ".o");
+    op->emitRemark() << "layer '" << imported.layer
+                     << "': the output scale that the graph passes as an "
+                        "argument stays unused; "
+                     << outputScale << " takes its place";
   }
   SmallVector<Type, 1> resultTypes;
   if (isa<TensorType>(output.getType()))
     resultTypes.push_back(output.getType());
   auto attention = PagedAttentionOp::create(
-      builder, loc, resultTypes, query, handle, output, Value(),
+      builder, loc, resultTypes, query, handle, output, /*lse=*/Value(),
+      /*sinks=*/Value(), /*alibi_slopes=*/Value(),
       getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale),
-      getNumber(builder, imported, ForeignAttributeRole::SoftCap), window);
-  if (imported.quantization)
-    attention->setAttr(kQueryScale,
-                       FlatSymbolRefAttr::get(getQueryScaleName(cache)));
+      getNumber(builder, imported, ForeignAttributeRole::SoftCap), window,
+      queryScale, outputScale);
   if (resultTypes.empty())
     return {attention, Value()};
   Value result = attention.getResults()[0];

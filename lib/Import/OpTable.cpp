@@ -37,6 +37,7 @@ const Word<ForeignOperandRole> kOperandRoles[] = {
     {"output", ForeignOperandRole::Output},
     {"order", ForeignOperandRole::Order},
     {"replaced", ForeignOperandRole::Replaced},
+    {"output_scale", ForeignOperandRole::OutputScale},
     {"key_pages", ForeignOperandRole::KeyPages},
     {"value_pages", ForeignOperandRole::ValuePages},
     {"page_table", ForeignOperandRole::PageTable},

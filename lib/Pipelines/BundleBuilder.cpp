@@ -3,6 +3,7 @@
 #include "../Bundle/PtxText.h"
 #include "KernelCache.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
+#include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/SymbolLookup.h"
 #include "kvcache/Import/ForeignOps.h"
 #include "kvcache/Support/Files.h"
@@ -36,6 +37,17 @@ FailureOr<bundle::ElementType> elementType(Operation *op, Type type) {
   if (std::optional<bundle::ElementType> known = bundle::parseElementType(text))
     return *known;
   return op->emitError() << "a bundle cannot hold buffers of " << type;
+}
+
+/// Buffers that host code passes to segments.
+bool isOperand(BufferRole role) {
+  return role == BufferRole::Activation || role == BufferRole::Parameter;
+}
+
+/// A dimension of tokens, which may be fewer than the capacity.
+bool isTokens(BufferRole role, MemRefType type, size_t dim) {
+  return dim == 0 && (role == BufferRole::Activation ||
+                      (role == BufferRole::Workspace && type.getRank() > 1));
 }
 
 bundle::ManifestScale makeScale(ScaleBufferOp buffer) {
@@ -226,8 +238,20 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
             static_cast<float>(paged.getSoftCap()->convertToDouble()));
       if (paged.getWindow())
         layer.window = static_cast<int64_t>(*paged.getWindow());
+      if (ScaleBufferOp scale = paged.getQScaleOp())
+        layer.qScale = makeScale(scale);
+      if (ScaleBufferOp scale = paged.getOScaleOp())
+        layer.oScale = makeScale(scale);
+      if (paged.getSinks())
+        layer.buffers.sinks = name(paged.getSinks());
+      if (paged.getAlibiSlopes())
+        layer.buffers.alibiSlopes = name(paged.getAlibiSlopes());
     }
     layer.buffers.query = name(attention.getQuery());
+    for (Operation *user : attention.getQuery().getUsers())
+      if (auto quantize = dyn_cast<QuantizeOp>(user))
+        if (quantize.getOut() == attention.getQuery())
+          layer.buffers.querySource = name(quantize.getInput());
     layer.buffers.output = name(attention.getOut());
     if (attention.getLse())
       layer.buffers.lse = name(attention.getLse());
@@ -267,13 +291,13 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   buffer.elementType = *element;
   for (auto [dim, size] : llvm::enumerate(type.getShape())) {
     // A static graph may have fewer tokens than another one of the module.
-    bool isShort = role == BufferRole::Activation && dim == 0 &&
-                   size < manifest().capacities.maxTokens;
+    bool isShort =
+        isTokens(role, type, dim) && size < manifest().capacities.maxTokens;
     if (!ShapedType::isDynamic(size) && !isShort) {
       buffer.shape.push_back(size);
       continue;
     }
-    if (role != BufferRole::Activation || dim != 0)
+    if (!isTokens(role, type, dim))
       return program.emitError() << "dimension " << dim << " of buffer '"
                                  << name << "' is not bounded by a capacity";
     buffer.shape.push_back(manifest().capacities.maxTokens);
@@ -296,6 +320,8 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   for (OpOperand &use : argument.getUses())
     if (auto attention = dyn_cast<AttentionOpInterface>(use.getOwner()))
       written |= attention.isDpsInit(&use);
+    else if (isa<QuantizeOp, DequantizeOp>(use.getOwner()))
+      written |= use.getOperandNumber() == 2;
   buffer.access = role == BufferRole::Cache || role == BufferRole::Workspace
                       ? bundle::BufferAccess::ReadWrite
                   : written ? bundle::BufferAccess::Write
@@ -355,8 +381,8 @@ LogicalResult BundleBuilder::mergeBuffer(ProgramOp program, StringRef name,
   bool agrees = buffer->elementType == *element &&
                 buffer->shape.size() == type.getShape().size();
   for (size_t dim = 0; agrees && dim < buffer->shape.size(); ++dim) {
-    bool isTokens = role == BufferRole::Activation && dim == 0;
-    agrees = isTokens || buffer->shape[dim] == type.getDimSize(dim);
+    agrees =
+        isTokens(role, type, dim) || buffer->shape[dim] == type.getDimSize(dim);
   }
   if (!agrees)
     return program.emitError()
@@ -365,7 +391,7 @@ LogicalResult BundleBuilder::mergeBuffer(ProgramOp program, StringRef name,
            << ", but has another shape or type in another program; give the "
               "layers other names, or compile the functions to bundles of "
               "their own";
-  if (role == BufferRole::Activation && type.getDimSize(0) != buffer->shape[0])
+  if (isTokens(role, type, 0) && type.getDimSize(0) != buffer->shape[0])
     buffer->dynamicDims = {0};
   return success();
 }
@@ -413,6 +439,11 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
     op->erase();
   for (auto declaration : host->getOps<func::FuncOp>())
     declaration->removeAttr(kSegment);
+  // Whoever runs host code knows nothing of this dialect.
+  PassManager reference(module.getContext(), ModuleOp::getOperationName());
+  reference.addPass(createConvertKVCacheToReference());
+  if (failed(reference.run(*host)))
+    return failure();
   auto main = host->lookupSymbol<func::FuncOp>(programName(program));
   main->setAttr("llvm.emit_c_interface", UnitAttr::get(module.getContext()));
   std::string text;
@@ -495,8 +526,7 @@ LogicalResult BundleBuilder::addProgram(ProgramOp program) {
           return failure();
       for (Value operand : op.getOperands())
         if (auto argument = dyn_cast<BlockArgument>(operand))
-          if (program.getBufferRole(argument.getArgNumber()) ==
-              BufferRole::Activation)
+          if (isOperand(program.getBufferRole(argument.getArgNumber())))
             activations.insert(operand);
     }
     for (Value activation : activations)
@@ -550,9 +580,19 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
         for (Value buffer : op.getBuffers())
           operands.insert(program.getBufferName(
               cast<BlockArgument>(buffer).getArgNumber()));
-        bundle::Layer *layer = findLayer(
-            op.getLayer().value_or(""), bundle::isWrite(launch.op),
-            [&](const std::string &name) { return operands.contains(name); });
+        StringRef cache = op.getLayer().value_or("");
+        auto works = [&](const std::string &name) {
+          return operands.contains(name);
+        };
+        bundle::Layer *layer = nullptr;
+        if (launch.op == bundle::LaunchOp::Quantize) {
+          for (bundle::Layer &candidate : manifest().layers)
+            if (candidate.cache == cache && works(candidate.buffers.query) &&
+                works(candidate.buffers.querySource))
+              layer = &candidate;
+        } else {
+          layer = findLayer(cache, bundle::isWrite(launch.op), works);
+        }
         launch.layer = layer ? layer->id : "";
         llvm::copy(op.getGrid(), launch.grid.begin());
         llvm::copy(op.getBlock(), launch.block.begin());

@@ -26,6 +26,10 @@ std::optional<KVCacheHostType> hostType(ElementType type) {
     return KVCACHE_HOST_I32;
   case ElementType::I64:
     return KVCACHE_HOST_I64;
+  case ElementType::F8E4M3FN:
+    return KVCACHE_HOST_F8E4M3FN;
+  case ElementType::F8E5M2:
+    return KVCACHE_HOST_F8E5M2;
   default:
     return std::nullopt;
   }
@@ -41,6 +45,10 @@ ElementType elementTypeOf(int32_t type) {
     return ElementType::F32;
   case KVCACHE_HOST_I32:
     return ElementType::I32;
+  case KVCACHE_HOST_F8E4M3FN:
+    return ElementType::F8E4M3FN;
+  case KVCACHE_HOST_F8E5M2:
+    return ElementType::F8E5M2;
   default:
     return ElementType::I64;
   }

@@ -9,10 +9,6 @@ namespace kvcache {
 
 namespace {
 
-bool isFP8(ElementType type) {
-  return type == ElementType::F8E4M3FN || type == ElementType::F8E5M2;
-}
-
 /// Whether the kernels expect zeros in this workspace before the first run and
 /// leave zeros behind: arrival counters are integers, partial results are not.
 bool isCounters(const Buffer &buffer) {
@@ -122,10 +118,10 @@ std::vector<const Layer *> Session::layers(const Segment &segment,
                                            std::optional<bool> writes) const {
   std::vector<const Layer *> result;
   for (const Launch *launch : launches(segment)) {
-    if (writes && isWrite(launch->op) != *writes)
+    if (writes && !(*writes ? isWrite(launch->op) : isAttention(launch->op)))
       continue;
     const Layer *layer = manifest().findLayer(launch->layer);
-    if (std::find(result.begin(), result.end(), layer) == result.end())
+    if (layer && std::find(result.begin(), result.end(), layer) == result.end())
       result.push_back(layer);
   }
   return result;
@@ -277,12 +273,12 @@ std::vector<int64_t> Session::liveShape(const Buffer &buffer) const {
   // bound is for manifests in which that goes round.
   const Layer *layer = layerOfOutput(buffer.name);
   for (size_t i = 0; layer && i < manifest().layers.size(); ++i) {
-    auto query = extents.find(layer->buffers.query);
+    auto query = extents.find(layer->buffers.queryInput());
     if (query != extents.end()) {
       shape[0] = query->second[0];
       break;
     }
-    layer = layerOfOutput(layer->buffers.query);
+    layer = layerOfOutput(layer->buffers.queryInput());
   }
   return shape;
 }
@@ -324,7 +320,7 @@ Session::programForInputs(const Program &program,
   };
   for (const Layer *layer : used) {
     raise(layer->buffers.lengths, sequences);
-    raise(layer->buffers.query, tokens);
+    raise(layer->buffers.queryInput(), tokens);
     raise(layer->buffers.key, tokens);
   }
   if (const Program *found = manifest().programFor(program, sequences, tokens))
@@ -363,8 +359,9 @@ Error Session::checkInputs(const Layer &layer, bool writes,
                        std::to_string((*starts)[i]));
   }
   int64_t rows = starts->back();
-  for (const std::string *name : {&names.query, &names.key, &names.value}) {
-    if (name->empty() || !(name == &names.query ? attends : writes))
+  const std::string &query = names.queryInput();
+  for (const std::string *name : {&query, &names.key, &names.value}) {
+    if (name->empty() || !(name == &query ? attends : writes))
       continue;
     auto given = extents.find(*name);
     if (given == extents.end() && rows > 0 && !layerOfOutput(*name))
@@ -376,6 +373,12 @@ Error Session::checkInputs(const Layer &layer, bool writes,
                        " rows, as " + names.queryStart + " says, found " +
                        std::to_string(given->second[0]));
   }
+  for (const std::string *name : {&names.sinks, &names.alibiSlopes})
+    if (attends && !name->empty() && !extents.count(*name))
+      return makeError(*name +
+                       ": no value was given; expected one for each of "
+                       "the layer's " +
+                       std::to_string(layer.queryHeads) + " query heads");
   if (rows > 0 && attends && !extents.count(names.lengths))
     return makeError(names.lengths + ": no value was given; expected the " +
                      "length of each sequence, the new tokens included");
@@ -494,6 +497,14 @@ Error Session::forgetResults(const Segment &segment) {
     if (!isCounters(*buffer))
       if (Error error = runsOn.forget(address(*buffer), buffer->bytes))
         return error.withContext(buffer->name);
+  for (const Launch *launch : launches(segment))
+    if (launch->op == LaunchOp::Quantize ||
+        launch->op == LaunchOp::Dequantize) {
+      const Buffer &buffer =
+          *manifest().findBuffer(launch->arguments[1].buffer);
+      if (Error error = runsOn.forget(address(buffer), buffer.bytes))
+        return error.withContext(buffer.name);
+    }
   for (const Layer *layer : layers(segment, /*writes=*/false))
     for (const std::string *name :
          {&layer->buffers.output, &layer->buffers.lse})

@@ -95,10 +95,23 @@ std::vector<uint8_t> encodeRow(const Layer &layer, float scale,
 
 /// Distance between two neighbours of `type` at |x|.
 double ulp(ElementType type, double x) {
-  int mantissaBits = type == ElementType::BF16  ? 7
-                     : type == ElementType::F16 ? 10
-                                                : 23;
-  int minExponent = type == ElementType::F16 ? -14 : -126;
+  int mantissaBits = 23, minExponent = -126;
+  switch (type) {
+  case ElementType::BF16:
+    mantissaBits = 7;
+    break;
+  case ElementType::F16:
+    mantissaBits = 10, minExponent = -14;
+    break;
+  case ElementType::F8E4M3FN:
+    mantissaBits = 3, minExponent = -6;
+    break;
+  case ElementType::F8E5M2:
+    mantissaBits = 2, minExponent = -14;
+    break;
+  default:
+    break;
+  }
   int exponent = minExponent;
   if (x != 0 && std::isfinite(x))
     exponent = std::max(minExponent, std::ilogb(x));
@@ -170,10 +183,15 @@ struct RowReference {
 class AttentionReference {
 public:
   AttentionReference(const Layer &layer, Elements query, Elements keys,
-                     Elements values, Elements table)
+                     Elements values, Elements table, Elements sinks,
+                     Elements slopes)
       : layer(layer), query(std::move(query)), keys(std::move(keys)),
         values(std::move(values)), table(std::move(table)),
-        softmaxScale(layer.softmaxScale.value()) {}
+        sinks(std::move(sinks)), slopes(std::move(slopes)),
+        softmaxScale(layer.softmaxScale.value()) {
+    if (layer.qScale)
+      softmaxScale *= double(layer.qScale->value.value());
+  }
 
   /// Row `row`, head `head`, which sees the first `visible` tokens of
   /// `sequence`.
@@ -208,11 +226,18 @@ public:
         double cap = layer.softCap->value();
         score = cap * std::tanh(score / cap);
       }
+      if (slopes.buffer)
+        score += slopes.at({head}) * double(t - (visible - 1));
       scores[size_t(t)] = score;
       nan |= std::isnan(score);
       largest = std::max(largest, score);
     }
     double total = 0;
+    if (sinks.buffer) {
+      double sink = sinks.at({head});
+      largest = std::max(largest, sink);
+      total = std::exp(sink - largest);
+    }
     for (double &score : scores) {
       score = std::exp(score - largest);
       total += score;
@@ -250,7 +275,7 @@ private:
   }
 
   const Layer &layer;
-  Elements query, keys, values, table;
+  Elements query, keys, values, table, sinks, slopes;
   double softmaxScale;
 };
 
@@ -414,15 +439,41 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
   return Error::success();
 }
 
+/// FP8 queries that the segment made: code = RNE(clamp(x * (1 / s))).
+static void compareQueries(const Layer &layer, const Elements &source,
+                           const Elements &codes, int64_t rows,
+                           LayerVerification &result) {
+  float reciprocal = 1.0f / layer.qScale->value.value();
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t head = 0; head < layer.queryHeads; ++head)
+      for (int64_t d = 0; d < layer.headDim; ++d) {
+        float product = float(source.at({row, head, d})) * reciprocal;
+        uint8_t right =
+            encode(codes.buffer->elementType, product, 1.0f).front();
+        uint8_t found = *codes.byteAt({row, head, d});
+        ++result.codesCompared;
+        if (found == right || result.codesWrong++ != 0)
+          continue;
+        char text[120];
+        std::snprintf(text, sizeof(text),
+                      "[%lld, %lld, %lld]: expected 0x%02X by the "
+                      "quantization, found 0x%02X",
+                      static_cast<long long>(row), static_cast<long long>(head),
+                      static_cast<long long>(d), right, found);
+        addError(result, layer.buffers.query + text);
+      }
+}
+
 Error Verifier::compareAttention(const Layer &layer,
                                  LayerVerification &result) {
   const LayerBuffers &names = layer.buffers;
   const Capacities &sizes = session.manifest().capacities;
-  Elements parts[8];
-  const std::string *sources[8] = {
-      &names.query,   &names.kCache,     &names.vCache, &names.pageTable,
-      &names.lengths, &names.queryStart, &names.output, &names.lse};
-  for (size_t i = 0; i < 8; ++i) {
+  Elements parts[11];
+  const std::string *sources[] = {
+      &names.query,  &names.kCache,      &names.vCache,     &names.pageTable,
+      &names.sinks,  &names.alibiSlopes, &names.lengths,    &names.queryStart,
+      &names.output, &names.lse,         &names.querySource};
+  for (size_t i = 0; i < std::size(parts); ++i) {
     if (sources[i]->empty())
       continue;
     Expected<Elements> part = load(session, *sources[i]);
@@ -430,11 +481,22 @@ Error Verifier::compareAttention(const Layer &layer,
       return part.error();
     parts[i] = std::move(*part);
   }
-  const Elements lengths = std::move(parts[4]), starts = std::move(parts[5]),
-                 output = std::move(parts[6]), lse = std::move(parts[7]);
+  const Elements lengths = std::move(parts[6]), starts = std::move(parts[7]),
+                 output = std::move(parts[8]), lse = std::move(parts[9]),
+                 source = std::move(parts[10]);
+  if (source.buffer)
+    compareQueries(layer, source, parts[0],
+                   starts.integerAt<int32_t>({sizes.maxSequences}), result);
   AttentionReference reference(layer, std::move(parts[0]), std::move(parts[1]),
-                               std::move(parts[2]), std::move(parts[3]));
+                               std::move(parts[2]), std::move(parts[3]),
+                               std::move(parts[4]), std::move(parts[5]));
   ElementType type = output.buffer->elementType;
+  // Outputs that are codes are compared as codes, which saturate.
+  double unit = layer.oScale ? double(layer.oScale->value.value()) : 1;
+  double largest = type == ElementType::F8E4M3FN ? 448
+                   : type == ElementType::F8E5M2
+                       ? 57344
+                       : std::numeric_limits<double>::infinity();
   for (int64_t sequence = 0; sequence < sizes.maxSequences; ++sequence) {
     int64_t first = starts.integerAt<int32_t>({sequence});
     int64_t last = starts.integerAt<int32_t>({sequence + 1});
@@ -444,7 +506,9 @@ Error Verifier::compareAttention(const Layer &layer,
         RowReference expected = reference.compute(
             row, head, sequence, length - (last - first) + (row - first) + 1);
         for (int64_t d = 0; d < layer.valueDim(); ++d) {
-          double right = expected.output[size_t(d)];
+          double right = expected.output[size_t(d)] / unit;
+          if (std::fabs(right) > largest)
+            right = std::copysign(largest, right);
           double found = output.at({row, head, d});
           // Probabilities are f16 in a kernel, and bf16 over a bf16 cache and
           // over fp8_ds_mla rows.
@@ -452,8 +516,9 @@ Error Verifier::compareAttention(const Layer &layer,
                              layer.elementType == ElementType::U8
                          ? -8
                          : -9;
-          double tolerance = ulp(type, right) +
-                             std::ldexp(expected.magnitude[size_t(d)], bits);
+          double tolerance =
+              ulp(type, right) +
+              std::ldexp(expected.magnitude[size_t(d)], bits) / unit;
           double share = toleranceShare(found, right, tolerance);
           ++result.outputsCompared;
           if (std::isfinite(found - right))

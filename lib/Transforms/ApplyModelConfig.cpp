@@ -27,6 +27,9 @@ private:
                               const ::kvcache::ResolvedAttention &resolved);
   void apply(AttentionOpInterface op,
              const ::kvcache::ResolvedAttention &resolved);
+  LogicalResult addSinks(AttentionOpInterface op,
+                         const ::kvcache::ResolvedAttention &resolved,
+                         const ::kvcache::Checkpoint *checkpoint);
 };
 
 } // namespace
@@ -46,11 +49,6 @@ static bool hasWindow(const ::kvcache::ResolvedAttention &resolved) {
 LogicalResult ApplyModelConfigPass::checkResolved(
     AttentionOpInterface op, CacheOp cache,
     const ::kvcache::ResolvedAttention &resolved) {
-  if (resolved.sinks)
-    return op.emitError() << "layer '" << resolved.layer
-                          << "' has attention sinks, which are not supported; "
-                             "supported is softmax "
-                             "attention with a scale, a soft cap and a window";
   if (!resolved.sharesCacheWith.empty() &&
       resolved.sharesCacheWith != cache.getLayer())
     return op.emitError()
@@ -108,6 +106,61 @@ void ApplyModelConfigPass::apply(AttentionOpInterface op,
   }
   if (op->getAttrDictionary() != before)
     ++numApplied;
+}
+
+/// Sinks are weights of the layer: `<module>.sinks` or
+/// `<module>.attention_sink_bias` of the checkpoint, one for each query head.
+LogicalResult
+ApplyModelConfigPass::addSinks(AttentionOpInterface op,
+                               const ::kvcache::ResolvedAttention &resolved,
+                               const ::kvcache::Checkpoint *checkpoint) {
+  if (!resolved.sinks)
+    return success();
+  auto paged = dyn_cast<PagedAttentionOp>(op.getOperation());
+  if (!paged)
+    return op.emitError() << "layer '" << resolved.layer
+                          << "' has attention sinks by the model's config, "
+                             "which MLA is not supported with";
+  if (paged.getSinks())
+    return success();
+  StringRef module = resolved.layer;
+  module.consume_back(".attn");
+  const ::kvcache::Tensor *tensor = nullptr;
+  std::string name;
+  for (StringRef suffix : {".sinks", ".attention_sink_bias"}) {
+    if (tensor || !checkpoint)
+      break;
+    name = (module + suffix).str();
+    tensor = checkpoint->find(name);
+  }
+  int64_t heads = op.getNumQueryHeads();
+  if (!tensor)
+    return op.emitError() << "layer '" << resolved.layer
+                          << "' has attention sinks by the model's config, but "
+                             "the checkpoint has neither '"
+                          << module << ".sinks' nor '" << module
+                          << ".attention_sink_bias'; give the op its sinks as "
+                             "an operand";
+  if (tensor->numElements() != heads)
+    return op.emitError() << "layer '" << resolved.layer << "': '" << name
+                          << "' has " << tensor->numElements()
+                          << " values; expected one for each of the " << heads
+                          << " query heads";
+  SmallVector<float> values;
+  for (int64_t i = 0; i < heads; ++i) {
+    ::kvcache::Expected<double> value = readFloatElement(*tensor, i);
+    if (!value)
+      return op.emitError() << "layer '" << resolved.layer << "': '" << name
+                            << "': " << value.message();
+    values.push_back(static_cast<float>(*value));
+  }
+  OpBuilder builder(op);
+  auto type = RankedTensorType::get({heads}, builder.getF32Type());
+  paged.getSinksMutable().assign(arith::ConstantOp::create(
+      builder, op.getLoc(), DenseElementsAttr::get(type, ArrayRef(values))));
+  op.emitRemark() << "layer '" << resolved.layer << "': sinks from '" << name
+                  << "'";
+  return success();
 }
 
 void ApplyModelConfigPass::runOnOperation() {
@@ -185,7 +238,9 @@ void ApplyModelConfigPass::runOnOperation() {
 
   bool failedAny = false;
   for (auto [op, cache, index] : attentions)
-    failedAny |= failed(checkResolved(op, cache, table.layers[index]));
+    failedAny |= failed(checkResolved(op, cache, table.layers[index])) ||
+                 failed(addSinks(op, table.layers[index],
+                                 *opened ? &**opened : nullptr));
   if (failedAny)
     return signalPassFailure();
   for (auto [op, cache, index] : attentions)

@@ -6,6 +6,7 @@
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/Dialect/Bufferization/IR/DstBufferizableOpInterfaceImpl.h"
 #include "mlir/Dialect/Bufferization/Transforms/OneShotAnalysis.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
 
 using namespace mlir;
 using namespace mlir::bufferization;
@@ -308,6 +309,49 @@ struct WithPagesModel
   }
 };
 
+/// `quantize` and `dequantize` give a new buffer.
+template <typename OpTy>
+struct ElementwiseModel
+    : public BufferizableOpInterface::ExternalModel<ElementwiseModel<OpTy>,
+                                                    OpTy> {
+  bool bufferizesToAllocation(Operation *, Value) const { return true; }
+  bool bufferizesToMemoryRead(Operation *, OpOperand &,
+                              const AnalysisState &) const {
+    return true;
+  }
+  bool bufferizesToMemoryWrite(Operation *, OpOperand &,
+                               const AnalysisState &) const {
+    return false;
+  }
+  AliasingValueList getAliasingValues(Operation *, OpOperand &,
+                                      const AnalysisState &) const {
+    return {};
+  }
+  LogicalResult bufferize(Operation *op, RewriterBase &rewriter,
+                          const BufferizationOptions &options,
+                          BufferizationState &state) const {
+    auto elementwise = cast<OpTy>(op);
+    FailureOr<Value> input =
+        getBuffer(rewriter, elementwise.getInput(), options, state);
+    if (failed(input))
+      return failure();
+    ShapedType target = elementwise.getTargetType();
+    SmallVector<Value> sizes;
+    for (int64_t i = 0; i < target.getRank(); ++i)
+      if (target.isDynamicDim(i))
+        sizes.push_back(
+            memref::DimOp::create(rewriter, op->getLoc(), *input, i));
+    FailureOr<Value> output = options.createAlloc(
+        rewriter, op->getLoc(),
+        MemRefType::get(target.getShape(), target.getElementType()), sizes);
+    if (failed(output))
+      return failure();
+    createOnBuffers(op, rewriter, {*input, elementwise.getScale(), *output});
+    replaceOpWithBufferizedValues(rewriter, op, *output);
+    return success();
+  }
+};
+
 } // namespace
 
 void mlir::kvcache::registerBufferizableOpInterfaceExternalModels(
@@ -322,6 +366,8 @@ void mlir::kvcache::registerBufferizableOpInterfaceExternalModels(
     MLAAttentionOp::attachInterface<AttentionModel<MLAAttentionOp>>(*context);
     WithPagesOp::attachInterface<WithPagesModel>(*context);
     YieldOp::attachInterface<YieldModel>(*context);
+    QuantizeOp::attachInterface<ElementwiseModel<QuantizeOp>>(*context);
+    DequantizeOp::attachInterface<ElementwiseModel<DequantizeOp>>(*context);
     context->loadDialect<BufferizationDialect>();
   });
 }

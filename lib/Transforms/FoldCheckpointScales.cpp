@@ -2,7 +2,6 @@
 
 #include "CheckpointSupport.h"
 #include "kvcache/Checkpoint/ScaleTable.h"
-#include "kvcache/IR/QueryScale.h"
 #include "kvcache/Transforms/Passes.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/MapVector.h"
@@ -47,9 +46,8 @@ private:
   LogicalResult decide(CacheOp cache, ScaleBufferOp buffer,
                        ::kvcache::ScaleRole role,
                        const ::kvcache::Scale &scale);
-  LogicalResult decideQueries(const ::kvcache::ScaleTable &table);
+  LogicalResult decideOthers(const ::kvcache::ScaleTable &table);
   LogicalResult checkOrphans();
-  LogicalResult foldQueries();
   void apply();
 };
 
@@ -106,10 +104,7 @@ FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
   llvm::StringSet<> quantizedQueries;
   getOperation().walk([&](PagedAttentionOp op) {
     CacheOp cache = getCacheDeclaration(op.getCache());
-    if (cache &&
-        (op->hasAttr(kQueryScale) ||
-         cast<ShapedType>(op.getQuery().getType()).getElementTypeBitWidth() ==
-             8))
+    if (cache && op.getQScaleAttr())
       quantizedQueries.insert(cache.getSymName());
   });
   std::vector<::kvcache::ScaleRequest> requests;
@@ -214,72 +209,54 @@ LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache,
   return diag;
 }
 
-/// The scale that an attention over FP8 queries names; null if it names none.
-static ScaleBufferOp getQueryScale(PagedAttentionOp op) {
-  auto name = op->getAttrOfType<FlatSymbolRefAttr>(kQueryScale);
-  return name ? SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(op, name)
-              : ScaleBufferOp();
-}
-
 LogicalResult
-FoldCheckpointScalesPass::decideQueries(const ::kvcache::ScaleTable &table) {
+FoldCheckpointScalesPass::decideOthers(const ::kvcache::ScaleTable &table) {
   LogicalResult result = success();
   getOperation().walk([&](PagedAttentionOp op) {
-    ScaleBufferOp buffer = getQueryScale(op);
     CacheOp cache = getCacheDeclaration(op.getCache());
-    if (!buffer || !cache || buffer.getScale().isStatic())
+    if (!cache)
       return;
     const ::kvcache::LayerScales *scales = table.find(
         std::string_view(cache.getLayer().data(), cache.getLayer().size()));
-    // A q scale counts where the cache has none, too.
-    ::kvcache::Scale scale;
-    if (scales)
-      scale = (*scales)[::kvcache::ScaleRole::Q];
-    if (!scale.perHead.empty())
-      result = op.emitError()
-               << "layer '" << cache.getLayer() << "': a q scale per head ('"
-               << scale.key << "' in " << scale.file
-               << ") is not supported with FP8 queries; supported is one "
-                  "value, or a graph with queries that are not quantized";
-    else if (failed(decide(cache, buffer, ::kvcache::ScaleRole::Q, scale)))
-      result = failure();
+    for (auto [buffer, role, what] :
+         {std::tuple{op.getQScaleOp(), ::kvcache::ScaleRole::Q, "queries"},
+          {op.getOScaleOp(), ::kvcache::ScaleRole::O, "outputs"}}) {
+      if (!buffer || buffer.getScale().isStatic())
+        continue;
+      // These scales count where the cache has none, too.
+      ::kvcache::Scale scale;
+      if (scales)
+        scale = (*scales)[role];
+      const char *name = ::kvcache::scaleRoleName(role);
+      if (!scale.perHead.empty()) {
+        result = op.emitError()
+                 << "layer '" << cache.getLayer() << "': a " << name
+                 << " scale per head ('" << scale.key << "' in " << scale.file
+                 << ") is not supported with FP8 " << what
+                 << "; supported is one value, or a graph with " << what
+                 << " that are not quantized";
+        continue;
+      }
+      // The table speaks of queries; what an output is divided by is the next
+      // layer's business, and nobody asked for it but this op.
+      bool isMissing =
+          role == ::kvcache::ScaleRole::O &&
+          scale.provenance == ::kvcache::ScaleProvenance::Default &&
+          !decisions.contains(buffer);
+      if (isMissing) {
+        InFlightDiagnostic diag =
+            requireCalibrated ? op.emitError() : op.emitWarning();
+        diag << "layer '" << cache.getLayer()
+             << "': no o scale for FP8 outputs (o_proj.input_scale); 1.0 is "
+                "used";
+        if (requireCalibrated)
+          result = failure();
+      }
+      if (failed(decide(cache, buffer, role, scale)))
+        result = failure();
+    }
   });
   return result;
-}
-
-/// Codes of FP8 queries stand for code * q_scale, a factor of every score.
-LogicalResult FoldCheckpointScalesPass::foldQueries() {
-  LogicalResult result = success();
-  SmallVector<PagedAttentionOp> ready;
-  getOperation().walk([&](PagedAttentionOp op) {
-    ScaleBufferOp buffer = getQueryScale(op);
-    if (!buffer || !buffer.getScale().isStatic())
-      return;
-    if (op.getSoftmaxScaleAttr())
-      ready.push_back(op);
-    else
-      result = op.emitError()
-               << "the q scale @" << buffer.getSymName()
-               << " is a factor of the softmax scale, which is not known yet; "
-                  "run kvcache-apply-model-config first";
-  });
-  if (failed(result))
-    return failure();
-  Builder builder(&getContext());
-  for (PagedAttentionOp op : ready) {
-    ScaleBufferOp buffer = getQueryScale(op);
-    double factor = op.getSoftmaxScaleAttr().getValueAsDouble() *
-                    static_cast<double>(buffer.getScale().getValue());
-    op.setSoftmaxScaleAttr(builder.getF64FloatAttr(factor));
-    auto from = op->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
-    op->setAttr(kSoftmaxScaleFrom,
-                builder.getStringAttr(
-                    (from ? from.getValue().str()
-                          : std::string("graph attribute softmax_scale")) +
-                    ", times q_scale"));
-    op->removeAttr(kQueryScale);
-  }
-  return success();
 }
 
 /// A buffer without a cache has no layer, and so no name in a checkpoint.
@@ -398,15 +375,13 @@ void FoldCheckpointScalesPass::runOnOperation() {
             failed(decide(cache, cache.getVScaleOp(), ::kvcache::ScaleRole::V,
                           (*scales)[::kvcache::ScaleRole::V]));
     }
-    failedAny |= failed(decideQueries(table));
+    failedAny |= failed(decideOthers(table));
     if (failedAny)
       return signalPassFailure();
   }
   if (failed(checkOrphans()))
     return signalPassFailure();
   apply();
-  if (failed(foldQueries()))
-    return signalPassFailure();
 }
 
 std::unique_ptr<Pass>

@@ -12,6 +12,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/IR/Matchers.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringSet.h"
@@ -26,7 +27,8 @@ using namespace mlir::kvcache;
 
 namespace {
 
-/// Cache ops of one function that nothing foreign separates.
+/// Cache ops of one function that nothing foreign separates, and the
+/// quantizations of what they read and write.
 struct Run {
   std::string name;
   SmallVector<Operation *> ops;
@@ -38,6 +40,7 @@ public:
   ProgramBuilder(func::FuncOp function, ModuleOp module)
       : function(function), module(module), builder(module.getContext()) {}
 
+  void sinkQuantizations();
   LogicalResult collectRuns();
   LogicalResult form();
   /// Programs for smaller batches beside the one that was formed.
@@ -57,7 +60,8 @@ private:
   llvm::StringSet<> segmentNames;
 
   unsigned addArgument(StringRef name, BufferRole role, MemRefType type);
-  std::string uniqueActivation(CacheOp cache, StringRef what);
+  std::string uniqueName(CacheOp cache, StringRef what);
+  FailureOr<CacheOp> cacheOf(const Run &run, size_t index);
   /// Arguments of a cache and of its group, in the order of view_cache.
   SmallVector<unsigned, 6> cacheArguments(CacheOp cache);
   LogicalResult formSegment(const Run &run, ProgramOp program);
@@ -79,6 +83,103 @@ static bool canHoist(Operation *op, const DenseSet<Operation *> &segment) {
                   });
               return uses ? WalkResult::interrupt() : WalkResult::advance();
             }).wasInterrupted();
+}
+
+/// What a quantization writes.
+static Value targetOf(Operation *op) {
+  return op->getNumResults() ? Value(op->getResult(0)) : op->getOperand(2);
+}
+
+/// True for the queries of an attention.
+static bool isQuery(Value value) {
+  return llvm::any_of(value.getUsers(), [&](Operation *user) {
+    auto attention = dyn_cast<PagedAttentionOp>(user);
+    return attention && attention.getQuery() == value;
+  });
+}
+
+/// True for a quantization that kernels can do: of a known scale, and not on
+/// the code of another vendor.
+static bool isCapturable(Operation *op) {
+  if (!isa<QuantizeOp, DequantizeOp>(op) ||
+      !matchPattern(op->getOperand(1), m_Constant()))
+    return false;
+  auto isLegal = [](Type type) {
+    auto shaped = cast<ShapedType>(type);
+    auto memref = dyn_cast<MemRefType>(type);
+    return shaped.hasRank() && shaped.getRank() > 0 &&
+           !isa<Float8E4M3FNUZType>(shaped.getElementType()) &&
+           (!memref || memref.getLayout().isIdentity());
+  };
+  return isLegal(op->getOperand(0).getType()) &&
+         isLegal(targetOf(op).getType());
+}
+
+/// `rows` as [tokens, heads, head dim], which it is or is flat.
+static Value expandRows(OpBuilder &builder, Location loc, Value rows,
+                        RankedTensorType type) {
+  if (cast<RankedTensorType>(rows.getType()).getRank() == 3)
+    return rows;
+  SmallVector<OpFoldResult> sizes = tensor::getMixedSizes(builder, loc, rows);
+  sizes.back() = builder.getIndexAttr(type.getDimSize(1));
+  sizes.push_back(builder.getIndexAttr(type.getDimSize(2)));
+  return tensor::ExpandShapeOp::create(builder, loc, type, rows, {{0}, {1, 2}},
+                                       sizes);
+}
+
+/// A quantization of queries moves to its attention, behind the reshapes in
+/// between, and so into the attention's segment.
+void ProgramBuilder::sinkQuantizations() {
+  SmallVector<PagedAttentionOp> attentions;
+  function.walk([&](PagedAttentionOp op) { attentions.push_back(op); });
+  for (PagedAttentionOp attention : attentions) {
+    auto type = dyn_cast<RankedTensorType>(attention.getQuery().getType());
+    SmallVector<Operation *> between;
+    Operation *def = attention.getQuery().getDefiningOp();
+    while (def && (isa<tensor::ExpandShapeOp, tensor::CollapseShapeOp,
+                       tensor::CastOp, UnrealizedConversionCastOp>(def) ||
+                   isForeignView(def))) {
+      between.push_back(def);
+      def = def->getOperand(0).getDefiningOp();
+    }
+    auto quantize = dyn_cast_or_null<QuantizeOp>(def);
+    if (!type || !quantize || !quantize.getResult() || !isCapturable(quantize))
+      continue;
+    auto source = dyn_cast<RankedTensorType>(quantize.getInput().getType());
+    bool isFlat =
+        source && source.getRank() == 2 &&
+        source.getDimSize(0) == type.getDimSize(0) &&
+        source.getDimSize(1) == type.getDimSize(1) * type.getDimSize(2);
+    if (!source || !(isFlat || source.getShape() == type.getShape()))
+      continue;
+    builder.setInsertionPoint(attention);
+    Value rows = expandRows(builder, quantize.getLoc(), quantize.getInput(),
+                            type.clone(source.getElementType()));
+    attention.getQueryMutable().assign(
+        QuantizeOp::create(builder, quantize.getLoc(), type, rows,
+                           quantize.getScale(), /*out=*/Value())
+            .getResult());
+    between.push_back(quantize);
+    for (Operation *op : between)
+      if (op->use_empty())
+        op->erase();
+  }
+}
+
+/// A quantization that feeds the queries of an attention, or takes what cache
+/// ops wrote or will read.
+static bool joins(Operation *op, const Run &run,
+                  const DenseSet<Operation *> &members) {
+  if (!isCapturable(op))
+    return false;
+  if (isQuery(targetOf(op)))
+    return true;
+  Value input = op->getOperand(0);
+  return members.contains(input.getDefiningOp()) ||
+         llvm::any_of(run.ops, [&](Operation *member) {
+           return llvm::is_contained(member->getOperands(), input) &&
+                  isa<MemRefType>(input.getType());
+         });
 }
 
 LogicalResult ProgramBuilder::collectRuns() {
@@ -130,6 +231,11 @@ LogicalResult ProgramBuilder::collectRuns() {
       members.insert(&op);
       continue;
     }
+    if (joins(&op, current, members)) {
+      current.ops.push_back(&op);
+      members.insert(&op);
+      continue;
+    }
     if (current.ops.empty() || isa<GetCacheOp, ViewCacheOp>(op))
       continue;
     if (canHoist(&op, members))
@@ -139,19 +245,38 @@ LogicalResult ProgramBuilder::collectRuns() {
   }
   finish();
 
+  // Quantizations alone stay where they are.
+  llvm::erase_if(runs, [](const Run &run) {
+    return llvm::none_of(run.ops, llvm::IsaPred<CacheOpInterface>);
+  });
   for (Run &run : runs) {
-    auto first = cast<CacheOpInterface>(run.ops.front());
-    CacheOp cache = getCacheDeclaration(first.getCacheHandle());
-    if (!cache)
-      return first->emitError()
-             << "cannot form a program: the cache handle is not the result of "
-                "'kvcache.get_cache' or 'kvcache.view_cache'";
-    std::string base = cache.getSymName().str();
+    FailureOr<CacheOp> cache = cacheOf(run, 0);
+    if (failed(cache))
+      return failure();
+    std::string base = cache->getSymName().str();
     run.name = base;
     for (unsigned i = 1; !segmentNames.insert(run.name).second; ++i)
       run.name = base + "." + std::to_string(i);
   }
   return success();
+}
+
+/// The cache of a run's op; of a quantization, that of the next cache op, or
+/// else of the one before.
+FailureOr<CacheOp> ProgramBuilder::cacheOf(const Run &run, size_t index) {
+  auto rest = ArrayRef(run.ops).drop_front(index);
+  auto *found = llvm::find_if(rest, llvm::IsaPred<CacheOpInterface>);
+  Operation *op = found != rest.end()
+                      ? *found
+                      : *llvm::find_if(llvm::reverse(run.ops),
+                                       llvm::IsaPred<CacheOpInterface>);
+  CacheOp cache =
+      getCacheDeclaration(cast<CacheOpInterface>(op).getCacheHandle());
+  if (!cache)
+    return op->emitError()
+           << "cannot form a program: the cache handle is not the result of "
+              "'kvcache.get_cache' or 'kvcache.view_cache'";
+  return cache;
 }
 
 unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role,
@@ -167,7 +292,7 @@ unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role,
   return it->second;
 }
 
-std::string ProgramBuilder::uniqueActivation(CacheOp cache, StringRef what) {
+std::string ProgramBuilder::uniqueName(CacheOp cache, StringRef what) {
   std::string base = (cache.getSymName() + "." + what).str(), name = base;
   for (unsigned i = 1; argumentIndex.contains(name); ++i)
     name = base + "." + std::to_string(i);
@@ -232,13 +357,52 @@ static bool isUndefined(Value tensor) {
   return false;
 }
 
-static StringRef operandName(Operation *op, OpOperand &operand) {
-  unsigned number = operand.getOperandNumber();
+/// What a buffer is to its op, as its name says it. The result of a
+/// quantization counts as its operand 2.
+static StringRef operandName(Operation *op, unsigned number) {
   if (isa<WriteOp>(op))
     return number == 0 ? "key" : "value";
   if (isa<WriteLatentOp>(op))
     return number == 0 ? "latent" : "rope";
-  return number == 0 ? "query" : number == 2 ? "output" : "lse";
+  if (isa<QuantizeOp, DequantizeOp>(op)) {
+    if (isQuery(targetOf(op)))
+      return number == 0 ? "query_source" : "query";
+    return number == 0 ? "quantization_input" : "quantization_output";
+  }
+  auto attention = dyn_cast<PagedAttentionOp>(op);
+  if (!attention)
+    return number == 0 ? "query" : number == 2 ? "output" : "lse";
+  constexpr StringRef names[] = {"query", "cache", "output",
+                                 "lse",   "sinks", "alibi_slopes"};
+  for (unsigned i = 0; i < std::size(names); ++i) {
+    auto [first, size] = attention.getODSOperandIndexAndLength(i);
+    if (number >= first && number < first + size)
+      return names[i];
+  }
+  llvm_unreachable("all operands have a name");
+}
+
+/// Weights of the model, which all steps share.
+static BufferRole operandRole(Operation *op, OpOperand &operand) {
+  auto attention = dyn_cast<PagedAttentionOp>(op);
+  bool isParameter = attention && (operand.get() == attention.getSinks() ||
+                                   operand.get() == attention.getAlibiSlopes());
+  return isParameter ? BufferRole::Parameter : BufferRole::Activation;
+}
+
+/// A buffer of the host in the shape of a tensor or memref.
+static Value allocateLike(OpBuilder &host, Location loc, Value like,
+                          MemRefType type) {
+  SmallVector<Value> sizes;
+  for (auto [dim, size] : llvm::enumerate(type.getShape())) {
+    if (!ShapedType::isDynamic(size))
+      continue;
+    if (isa<MemRefType>(like.getType()))
+      sizes.push_back(memref::DimOp::create(host, loc, like, dim));
+    else
+      sizes.push_back(tensor::DimOp::create(host, loc, like, dim));
+  }
+  return memref::AllocOp::create(host, loc, type, sizes);
 }
 
 LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
@@ -253,6 +417,8 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
   OpBuilder inner(body, body->end());
   llvm::MapVector<Value, std::pair<Value, Value>>
       buffers; // value -> host memref, program argument
+  // Of results: something of the host that has their shape.
+  DenseMap<Value, Value> shapes;
   llvm::StringMap<Value> views;
   SmallVector<std::pair<Value, Value>>
       results; // old tensor result, host memref
@@ -266,19 +432,18 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
     return arguments->getArgument(index);
   };
 
-  for (Operation *op : run.ops) {
-    auto cacheOp = cast<CacheOpInterface>(op);
-    CacheOp cache = getCacheDeclaration(cacheOp.getCacheHandle());
-    if (!cache)
-      return op->emitError()
-             << "cannot form a program: the cache handle is not the result of "
-                "'kvcache.get_cache' or 'kvcache.view_cache'";
+  for (auto [position, op] : llvm::enumerate(run.ops)) {
+    FailureOr<CacheOp> found = cacheOf(run, position);
+    if (failed(found))
+      return failure();
+    CacheOp cache = *found;
+    auto cacheOp = dyn_cast<CacheOpInterface>(op);
     if (isa<CalculateScalesOp>(op))
       return op->emitError() << "'" << op->getName()
                              << "' cannot be part of a program; run "
                                 "'kvcache-drop-dynamic-scales' first";
     Value &view = views[cache.getSymName()];
-    if (!view) {
+    if (!view && cacheOp) {
       SmallVector<unsigned, 6> indices = cacheArguments(cache);
       while (arguments->getNumArguments() < argumentTypes.size())
         arguments->addArgument(argumentTypes[arguments->getNumArguments()],
@@ -296,8 +461,12 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
     auto attention = dyn_cast<AttentionOpInterface>(op);
     for (OpOperand &operand : op->getOpOperands()) {
       Value value = operand.get();
-      if (value == cacheOp.getCacheHandle()) {
+      if (cacheOp && value == cacheOp.getCacheHandle()) {
         operands.push_back(view);
+        continue;
+      }
+      if (value.getType().isF32()) { // a constant
+        operands.push_back(inner.clone(*value.getDefiningOp())->getResult(0));
         continue;
       }
       bool isOutput = attention && attention.isDpsInit(&operand);
@@ -312,12 +481,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
       Value hostBuffer = value;
       if (isa<TensorType>(shaped)) {
         if (isOutput) {
-          SmallVector<Value> sizes;
-          for (auto [dim, size] : llvm::enumerate(shaped.getShape()))
-            if (ShapedType::isDynamic(size))
-              sizes.push_back(
-                  tensor::DimOp::create(host, op->getLoc(), value, dim));
-          hostBuffer = memref::AllocOp::create(host, op->getLoc(), type, sizes);
+          hostBuffer = allocateLike(host, op->getLoc(), value, type);
           if (!isUndefined(value)) {
             Value old = bufferization::ToBufferOp::create(host, op->getLoc(),
                                                           type, value,
@@ -335,18 +499,43 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
                << op->getName() << "' has the layout of " << shaped
                << "; a program takes contiguous activations: copy it first";
       }
-      std::string name = uniqueActivation(cache, operandName(op, operand));
-      Value argument = argumentOf(name, BufferRole::Activation, type);
+      std::string name =
+          uniqueName(cache, operandName(op, operand.getOperandNumber()));
+      Value argument = argumentOf(name, operandRole(op, operand), type);
       callOperands.push_back(hostBuffer);
       operands.push_back(argument);
       if (isOutput && isa<TensorType>(shaped)) {
         // Later ops of the segment read the result, not the old contents.
         Value result = op->getResult(operand.getOperandNumber() - 2);
         buffers[result] = {hostBuffer, argument};
+        shapes[result] = hostBuffer;
         results.push_back({result, hostBuffer});
       } else {
         buffers[value] = {hostBuffer, argument};
       }
+    }
+    // The result of a quantization is a workspace, if nobody else reads it.
+    if (!cacheOp && op->getNumResults()) {
+      Value result = op->getResult(0);
+      auto shaped = cast<RankedTensorType>(result.getType());
+      auto type = MemRefType::get(shaped.getShape(), shaped.getElementType());
+      bool isInner = llvm::all_of(result.getUsers(), [&](Operation *user) {
+        return llvm::is_contained(run.ops, user);
+      });
+      Value input = op->getOperand(0), hostBuffer;
+      Value like = shapes.lookup(input);
+      shapes[result] = like ? like : input;
+      if (!isInner) {
+        hostBuffer = allocateLike(host, op->getLoc(), shapes[result], type);
+        results.push_back({result, hostBuffer});
+      }
+      Value argument = argumentOf(
+          uniqueName(cache, operandName(op, 2)),
+          isInner ? BufferRole::Workspace : BufferRole::Activation, type);
+      if (hostBuffer)
+        callOperands.push_back(hostBuffer);
+      operands.push_back(argument);
+      buffers[result] = {hostBuffer, argument};
     }
     OperationState state(op->getLoc(), op->getName());
     state.addOperands(operands);
@@ -479,6 +668,7 @@ struct FormPrograms
       if (function.isDeclaration())
         continue;
       ProgramBuilder builder(function, module);
+      builder.sinkQuantizations();
       if (failed(builder.collectRuns()) || failed(builder.form()) ||
           failed(builder.addBuckets(batchSizes)))
         return signalPassFailure();

@@ -236,7 +236,8 @@ struct VerifyCapturable
       bool hazard = checkTree(&op);
       if (isa<CacheOpInterface>(op))
         previous = &op;
-      else if (!hazard && !isa<GetCacheOp, ViewCacheOp>(op) &&
+      else if (!hazard &&
+               !isa<GetCacheOp, ViewCacheOp, QuantizeOp, DequantizeOp>(op) &&
                (depends || !(isPure(&op) || isFunctionalForeignOp(&op))) &&
                !holdsCacheOp)
         between.push_back(&op);

@@ -84,6 +84,8 @@ func.func @f(%q: memref<8x4x64xbf16>, %kp: memref<7x16x2x64xbf16>, %table: memre
 // -----
 
 kvcache.scale_buffer @s : f32 = 1.0 from default
+// expected-note@+1 {{the scale is declared here}}
+kvcache.scale_buffer @q : f32 dynamic
 kvcache.cache_group @full page_size 16
 kvcache.cache @layer0 of "layers.0.attn" in @full : 2 x 64 x bf16 scales(@s, @s)
 func.func @f(%q: memref<8x4x64xf8E4M3FN>, %o: memref<8x4x64xbf16>, %kp: memref<7x16x2x64xbf16>, %table: memref<2x2xi32>,
@@ -91,8 +93,8 @@ func.func @f(%q: memref<8x4x64xf8E4M3FN>, %o: memref<8x4x64xbf16>, %kp: memref<7
   %c = kvcache.view_cache @layer0 pages(%kp, %kp) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
     : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64>
     -> !kvcache.cache<2 x 64 x bf16>
-  // expected-error@+1 {{query is 'memref<8x4x64xf8E4M3FN>', but the op carries no scale for it; use f16, bf16 or f32}}
-  kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  // expected-error@+1 {{needs the value of scale @q, whose state is 'dynamic'}}
+  kvcache.paged_attention %q over %c outs(%o) {q_scale = @q, softmax_scale = 0.125 : f64} : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
   return
 }
 

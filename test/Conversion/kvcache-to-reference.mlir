@@ -24,10 +24,10 @@ func.func @write(%x: tensor<?x2x64xbf16>, %kp: memref<7x16x2x64xf8E4M3FN>, %vp: 
   // CHECK: memref.load %[[SLOTS]]
   // A division, not a product with the reciprocal; the clamp keeps NaN.
   // CHECK: %[[Q:[a-z0-9_]+]] = arith.divf
-  // CHECK: %[[LOW:[a-z0-9_]+]] = arith.maximumf %[[Q]], %{{.*}} : f32
-  // CHECK: %[[CLAMPED:[a-z0-9_]+]] = arith.minimumf %[[LOW]], %{{.*}} : f32
-  // CHECK: %[[EXACT:[a-z0-9_]+]] = arith.extf %[[CLAMPED]] : f32 to f64
-  // CHECK: %[[CODE:[a-z0-9_]+]] = func.call @kvcache.round.f8E4M3FN(%[[EXACT]]) : (f64) -> f8E4M3FN
+  // CHECK: %[[EXACT:[a-z0-9_]+]] = arith.extf %[[Q]] : f32 to f64
+  // CHECK: %[[LOW:[a-z0-9_]+]] = arith.maximumf %[[EXACT]], %{{.*}} : f64
+  // CHECK: %[[CLAMPED:[a-z0-9_]+]] = arith.minimumf %[[LOW]], %{{.*}} : f64
+  // CHECK: %[[CODE:[a-z0-9_]+]] = func.call @kvcache.round.f8E4M3FN(%[[CLAMPED]]) : (f64) -> f8E4M3FN
   // CHECK: memref.store %[[CODE]], %[[K]]
   kvcache.write %y, %x to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
   // CHECK: return %[[FOREIGN]]
@@ -81,7 +81,7 @@ func.func @attention(%q: tensor<?x4x64xbf16>, %out: tensor<?x4x64xbf16>, %lse: m
   // CHECK: memref.store %{{.*}}, %[[LSE]]
   // CHECK: %[[RESULT:[a-z0-9_]+]] = bufferization.to_tensor %[[NEW]] restrict writable
   // CHECK: return %[[RESULT]]
-  %o = "kvcache.paged_attention"(%q, %c, %out, %lse) {softmax_scale = 0.125 : f64}
+  %o = "kvcache.paged_attention"(%q, %c, %out, %lse) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, softmax_scale = 0.125 : f64}
     : (tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>, tensor<?x4x64xbf16>, memref<?x4xf32>) -> tensor<?x4x64xbf16>
   return %o : tensor<?x4x64xbf16>
 }

@@ -149,3 +149,47 @@ kvcache.program @kvcache.main(
     kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<2x71x128xf32>, !kvcache.cache<1 x 128 x f8E4M3FN> -> memref<2x71x128xf32>
   }
 }
+
+// -----
+
+// FP8 queries that the segment quantizes, an FP8 output, sinks and ALiBi slopes. The score factor is
+// 0.125 * 0.5 * 0.0125 * log2(e), the output factor 1 / 0.25.
+
+// CHECK:      kvcache.launch @quantize_bf16_to_e4m3_{{[0-9a-f]+}} of "kvcache_quantize" grid [2, 1, 1] block [128, 1, 1] shared 0 args(%{{[a-z0-9]+}}, %[[Q:[a-z0-9]+]] :
+// CHECK-SAME:   constants [5.000000e-01 : f32, 4096] origins ["q_scale", "elements"] structure [90 : i32, 1 : i32, 0 : i32] layer "layer0"
+// CHECK:      kvcache.launch @paged_attention_e4m3_e4m3_to_e5m2_h16x2_d128_p16_sinks_alibi_{{[0-9a-f]+}} of "kvcache_paged_attention" grid
+// CHECK-SAME:   args(%[[Q]], {{.*}}, %[[HEADS:[a-z0-9]+]], %[[HEADS]] :
+// CHECK-SAME:   constants [0.00112{{[0-9]+}} : f32, 4.000000e+00 : f32,
+// CHECK-SAME:   origins ["softmax_scale * q_scale * k_scale * log2(e)", "v_scale / o_scale",
+// CHECK-SAME:   structure [90 : i32, 3 : i32, 4 : i32, 0 : i32, 16 : i32,
+// CHECK-SAME:   0 : i32, 0 : i32, 1 : i32, 1 : i32, 256 : i32,
+// CHECK:      kvcache.launch @dequantize_e5m2_to_f32_{{[0-9a-f]+}} of "kvcache_dequantize" grid [2, 1, 1] block [128, 1, 1] shared 0
+// CHECK-SAME:   constants [2.500000e-01 : f32, 4096] origins ["scale", "elements"] structure [90 : i32, 1 : i32, 2 : i32]
+// CHECK-NOT:  arith.constant
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.scale_buffer @layer0.q : f32 = 0.5 from override
+kvcache.scale_buffer @layer0.o : f32 = 0.25 from override
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 128 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<?x16x128xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %q: memref<?x16x128xf8E4M3FN> {kvcache.name = "query", kvcache.role = #kvcache<role workspace>},
+    %o: memref<?x16x128xf8E5M2> {kvcache.name = "output", kvcache.role = #kvcache<role activation>},
+    %y: memref<?x16x128xf32> {kvcache.name = "y", kvcache.role = #kvcache<role activation>},
+    %heads: memref<16xf32> {kvcache.name = "heads", kvcache.role = #kvcache<role parameter>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<2 x 128 x f8E4M3FN>
+    %s = arith.constant 0.5 : f32
+    %t = arith.constant 0.25 : f32
+    kvcache.quantize %x by %s outs(%q) : memref<?x16x128xbf16> to memref<?x16x128xf8E4M3FN>
+    kvcache.paged_attention %q over %c outs(%o) sinks(%heads : memref<16xf32>) alibi_slopes(%heads : memref<16xf32>) {softmax_scale = 1.250000e-01 : f64, q_scale = @layer0.q, o_scale = @layer0.o} : memref<?x16x128xf8E4M3FN>, !kvcache.cache<2 x 128 x f8E4M3FN> -> memref<?x16x128xf8E5M2>
+    kvcache.dequantize %o by %t outs(%y) : memref<?x16x128xf8E5M2> to memref<?x16x128xf32>
+  }
+}

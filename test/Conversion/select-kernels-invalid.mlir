@@ -139,10 +139,11 @@ kvcache.program @kvcache.main(
 
 // -----
 
-// An output of another type than the queries.
+// A scale of the output that is not known.
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.scale_buffer @layer0.o : f32 dynamic
 kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
 kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
 kvcache.program @kvcache.main(
@@ -152,11 +153,11 @@ kvcache.program @kvcache.main(
     %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
     %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
     %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
-    %o: memref<8x4x64xf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+    %o: memref<8x4x64xf8E4M3FN> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no attention kernel for queries of 'bf16' and an output of 'f16'}}
-    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xf16>
+    // expected-error @below {{no kernel selected: the o scale @layer0.o has no value; run 'kvcache-fold-checkpoint-scales' first}}
+    kvcache.paged_attention %x over %c outs(%o) {o_scale = @layer0.o, softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xf8E4M3FN>
   }
 }
 
@@ -249,5 +250,31 @@ kvcache.program @kvcache.main(
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
     // expected-error @below {{softmax_scale * k_scale * log2(e) = 1.442695e+79 is not a normal f32; the scales cannot be right}}
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 1.0e+41 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// Quantizations without a kernel.
+
+kvcache.program @kvcache.main(
+    %x: memref<8x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %y: memref<8x64xf8E4M3FNUZ> {kvcache.name = "y", kvcache.role = #kvcache<role activation>},
+    %z: memref<8x64xf8E4M3FN, strided<[128, 1]>> {kvcache.name = "z", kvcache.role = #kvcache<role activation>},
+    %s: memref<1xf32> {kvcache.name = "s", kvcache.role = #kvcache<role activation>},
+    %a: memref<?x64xf8E4M3FN> {kvcache.name = "a", kvcache.role = #kvcache<role activation>},
+    %b: memref<?x64xf32> {kvcache.name = "b", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %one = arith.constant 1.0 : f32
+    %zero = arith.constant 0 : index
+    %live = memref.load %s[%zero] : memref<1xf32>
+    // expected-error @below {{no kernel for this 'kvcache.quantize': codes are f8E4M3FN or f8E5M2}}
+    kvcache.quantize %x by %one outs(%y) : memref<8x64xbf16> to memref<8x64xf8E4M3FNUZ>
+    // expected-error @below {{no kernel for this 'kvcache.quantize': it takes contiguous buffers}}
+    kvcache.quantize %x by %one outs(%z) : memref<8x64xbf16> to memref<8x64xf8E4M3FN, strided<[128, 1]>>
+    // expected-error @below {{no kernel for this 'kvcache.dequantize': its scale is not a constant; a graph captures the value of a scale}}
+    kvcache.dequantize %a by %live outs(%b) : memref<?x64xf8E4M3FN> to memref<?x64xf32>
+    // expected-error @below {{no kernel for this 'kvcache.dequantize': dimension 0 of 'memref<?x64xf8E4M3FN>' is not bounded; bounded by max-tokens is the first}}
+    kvcache.dequantize %a by %one outs(%b) : memref<?x64xf8E4M3FN> to memref<?x64xf32>
   }
 }

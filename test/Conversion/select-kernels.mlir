@@ -27,7 +27,7 @@ kvcache.cache @layer1 of "l1" in @full : 2 x 64 x f8E4M3FN scales(@layer1.k, @la
 // CHECK-SAME:        %[[PARTIALS]], %[[COUNTERS]] :
 // CHECK-SAME:        constants [0.00221{{[0-9]+}} : f32, 3.450000e-02 : f32, 0.000000e+00 : f32, 8 : i32, 2 : i32, 64 : i32, 0 : i32]
 // CHECK-SAME:        origins ["softmax_scale * k_scale * log2(e)", "v_scale", "no soft_cap", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-// CHECK-SAME:        structure [90 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32,
+// CHECK-SAME:        structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32,
 // CHECK:         kvcache.segment @layer1 {
 // CHECK-NEXT:      kvcache.launch @[[WRITE]] of
 // CHECK-SAME:        constants [2.460000e-02 : f32, 6.900000e-02 : f32,

@@ -1138,3 +1138,100 @@ func.func @f() {
   // expected-error@+1 {{expects parent op 'kvcache.with_pages'}}
   kvcache.yield
 }
+
+// -----
+
+// quantize (C2): a tensor gives a result, ...
+func.func @f(%x: tensor<4x64xbf16>, %s: f32, %y: memref<4x64xf8E4M3FN>) {
+  // expected-error@+1 {{on 'tensor<4x64xbf16>' must have a result and no 'outs'}}
+  kvcache.quantize %x by %s outs(%y) : tensor<4x64xbf16> to memref<4x64xf8E4M3FN>
+  return
+}
+
+// -----
+
+// dequantize (C2): ... and a memref has 'outs'
+func.func @f(%x: memref<4x64xf8E5M2>, %s: f32) {
+  // expected-error@+1 {{on 'memref<4x64xf8E5M2>' must have 'outs' and no result}}
+  %y = kvcache.dequantize %x by %s : memref<4x64xf8E5M2> to tensor<4x64xf32>
+  return
+}
+
+// -----
+
+// paged_attention (C7): FP8 queries have a scale, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: memref<8x4x64xf8E4M3FN>, %o: memref<8x4x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{queries of 'f8E4M3FN' needs a 'q_scale'}}
+  kvcache.paged_attention %q over %c outs(%o) : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// ... others have none, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: memref<8x4x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{queries of 'bf16' has no 'q_scale'}}
+  kvcache.paged_attention %q over %c outs(%q) {q_scale = @s} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// ... nor do outputs
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: memref<8x4x64xbf16>, %o: memref<8x4x64xf8E5M2>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{an output of 'f8E5M2' needs a 'o_scale'}}
+  kvcache.paged_attention %q over %c outs(%o) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xf8E5M2>
+  return
+}
+
+// -----
+
+// paged_attention (C8): a scale, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: memref<8x4x64xf8E4M3FN>, %o: memref<8x4x64xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{expected @g to be a 'kvcache.scale_buffer'}}
+  kvcache.paged_attention %q over %c outs(%o) {q_scale = @g} : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// ... and one for all heads
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+kvcache.scale_buffer @h : f32 = [0.5, 2.0] from override
+func.func @f(%q: memref<8x4x64xbf16>, %o: memref<8x4x64xf8E4M3FN>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{@h is per head; queries and outputs have one scale}}
+  kvcache.paged_attention %q over %c outs(%o) {o_scale = @h} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xf8E4M3FN>
+  return
+}
+
+// -----
+
+// paged_attention (C9)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%q: memref<8x4x64xbf16>, %a: memref<2xf32>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{'alibi_slopes' must have one value for each of the 4 query heads, but is 'memref<2xf32>'}}
+  kvcache.paged_attention %q over %c outs(%q) alibi_slopes(%a : memref<2xf32>) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
+  return
+}

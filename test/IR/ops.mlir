@@ -119,6 +119,27 @@ func.func @arithmetic(%x: tensor<?x64xbf16>, %s: f32) -> tensor<?x64xf16> {
   return %z : tensor<?x64xf16>
 }
 
+// CHECK-LABEL: func.func @arithmetic_on_buffers
+func.func @arithmetic_on_buffers(%x: memref<?x64xbf16>, %y: memref<?x64xf8E5M2>, %s: f32) {
+  // CHECK: kvcache.quantize %{{.*}} by %{{.*}} outs(%{{.*}}) : memref<?x64xbf16> to memref<?x64xf8E5M2>
+  kvcache.quantize %x by %s outs(%y) : memref<?x64xbf16> to memref<?x64xf8E5M2>
+  // CHECK: kvcache.dequantize %{{.*}} by %{{.*}} outs(%{{.*}}) : memref<?x64xf8E5M2> to memref<?x64xbf16>
+  kvcache.dequantize %y by %s outs(%x) : memref<?x64xf8E5M2> to memref<?x64xbf16>
+  return
+}
+
+// CHECK-LABEL: func.func @codes_sinks_and_slopes
+func.func @codes_sinks_and_slopes(%q: memref<8x4x64xf8E4M3FN>, %o: memref<8x4x64xf8E5M2>, %l: memref<8x4xf32>, %s: memref<4xf32>) {
+  %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.paged_attention %{{.*}} over %{{.*}} outs(%{{.*}}, %{{.*}}) sinks(%[[S:.*]] : memref<4xf32>) alibi_slopes(%[[S]] : memref<4xf32>) {o_scale = @loaded, q_scale = @given}
+  kvcache.paged_attention %q over %c outs(%o, %l) sinks(%s : memref<4xf32>) alibi_slopes(%s : memref<4xf32>) {o_scale = @loaded, q_scale = @given}
+    : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xf8E5M2>, memref<8x4xf32>
+  // CHECK: kvcache.paged_attention %{{.*}} over %{{.*}} outs(%{{.*}}) alibi_slopes(%{{.*}} : memref<4xf32>) {
+  kvcache.paged_attention %q over %c outs(%o) alibi_slopes(%s : memref<4xf32>) {o_scale = @loaded, q_scale = @given}
+    : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xf8E5M2>
+  return
+}
+
 // CHECK-LABEL: func.func @tensors
 func.func @tensors(%q: tensor<?x4x64xbf16>, %k: tensor<?x2x64xbf16>, %out: tensor<?x4x64xbf16>, %l: tensor<?x4xf32>)
     -> (tensor<?x4x64xbf16>, tensor<?x4xf32>) {

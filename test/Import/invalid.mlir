@@ -104,8 +104,8 @@ func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 
 func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x2x64xbf16>, %s: tensor<1xf32>) {
   %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<0xbf16>
-  // expected-error @+1 {{'vllm.unified_attention_with_output' of layer 'layers.0.attn' has an operand "output_scale": it quantizes the attention output, which is not supported; export the model without fusing}}
-  %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %s, %t) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output", "output_scale", "kv_cache_dummy_dep"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<1xf32>, tensor<0xbf16>) -> tensor<4x2x64xbf16>
+  // expected-error @+1 {{'vllm.unified_attention_with_output' of layer 'layers.0.attn' has an operand "output_block_scale": it quantizes blocks of the attention output, which is not supported; export the model without fusing}}
+  %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %s, %t) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output", "output_block_scale", "kv_cache_dummy_dep"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<1xf32>, tensor<0xbf16>) -> tensor<4x2x64xbf16>
   return
 }
 
@@ -191,7 +191,7 @@ func.func @main(%q: tensor<4x3x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2
 
 func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x64xbf16>, %out: tensor<4x128xbf16>) {
   %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>) -> tensor<0xbf16>
-  // expected-error @+1 {{output must be f16, bf16 or f32 in the shape of the query, 'tensor<4x2x64xbf16>', but is 'tensor<4x128xbf16>'}}
+  // expected-error @+1 {{output must be f16, bf16, f32, f8E4M3FN or f8E5M2 in the shape of the query, 'tensor<4x2x64xbf16>', but is 'tensor<4x128xbf16>'}}
   %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %t) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output", "kv_cache_dummy_dep"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x128xbf16>, tensor<0xbf16>) -> tensor<4x128xbf16>
   return
 }

@@ -44,7 +44,7 @@ func.func @main(%k: !torch.vtensor<[8,2,64],bf16>, %name: !torch.nn.Module<"vllm
 
 func.func @main(%k: !torch.vtensor<[8,2,64],bf16>, %s: !torch.vtensor<[1],f32>) {
   %name = "torch.constant.str"() <{value = "layers.0.attn"}> : () -> !torch.str
-  // expected-error @+1 {{'vllm.unified_attention_with_output' of layer 'layers.0.attn' has an operand "output_scale": it quantizes the attention output}}
+  // expected-error @+1 {{'vllm.unified_attention_with_output' of layer 'layers.0.attn': an "output_scale" with an output of 'bf16' has no meaning}}
   "torch.operator"(%k, %k, %k, %k, %name, %s) <{name = "torch.vllm.unified_attention_with_output"}> : (!torch.vtensor<[8,2,64],bf16>, !torch.vtensor<[8,2,64],bf16>, !torch.vtensor<[8,2,64],bf16>, !torch.vtensor<[8,2,64],bf16>, !torch.str, !torch.vtensor<[1],f32>) -> ()
   return
 }

@@ -37,6 +37,9 @@ def main():
             instance(80, rows=4, q_heads=3, kv_heads=1, head_dim=80, has_window=1, page_size=8),
             instance(90, rows=8, q_heads=2, kv_heads=1, has_window=1, has_soft_cap=1, num_splits=2, q_type=0),
             instance(90, rows=4, q_heads=8, kv_heads=2, q_type=1, cache_type=3)]
+    codes = [instance(90, q_type=3, q_heads=8), instance(80, q_type=3, head_dim=80, num_splits=2), instance(90, q_type=4, out_type=4, has_soft_cap=1),
+             instance(80, q_type=4, q_heads=160, out_type=2), instance(90, out_type=3, head_dim=128, num_splits=3), instance(80, out_type=3, rows=4),
+             instance(90, q_type=2, out_type=0, head_dim=256), instance(80, q_type=3, cache_type=3, out_type=1), instance(90, q_type=4, cache_type=2, out_type=3)]
     sinks = [instance(90, has_sinks=1), instance(80, has_sinks=1, num_splits=3, q_heads=8, has_window=1, rows=2)]
     alibi = [instance(90, has_alibi=1, q_heads=16), instance(80, has_alibi=1, num_splits=3, rows=4, has_soft_cap=1),
              instance(90, has_alibi=1, has_sinks=1, has_window=1, head_dim=128, page_size=32)]
@@ -74,6 +77,14 @@ def main():
     for n, i in enumerate(per_head):
         suite.attend("scales of each KV head", i,
                      Batch(i[1], [1, 17, 0, 100, 263], seed=n, soft_cap=20.0 if i[1]["has_soft_cap"] else None))
+    # Queries and outputs of other types; output codes saturate, and a NaN query code reaches its own head only.
+    for n, i in enumerate(codes):
+        cap = 20.0 if i[1]["has_soft_cap"] else None
+        suite.attend("types of queries and outputs", i,
+                     Batch(i[1], [1, 17, 0, 100, 163], [1, 1, 1, 2, 1], seed=n, soft_cap=cap, o_scale=0.002 if i[1]["out_type"] == 3 else 0.3))
+        batch = Batch(i[1], [40, 9], seed=n, soft_cap=cap)
+        batch.q[0, 1, 7] = np.nan
+        suite.attend("NaN in a query", i, batch)
     for value in (-np.inf, 90.0):
         batch = Batch(sinks[0][1], [33, 0])
         batch.sinks[:] = value

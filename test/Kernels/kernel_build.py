@@ -167,12 +167,14 @@ class Layout:
             raise ValueError(name)
 
 
+# Names of the activation types.
+TYPES = ("f16", "bf16", "f32", "e4m3", "e5m2")
 ATTENTION = [("q", "p"), ("k_pages", "p"), ("v_pages", "p"), ("page_table", "p"), ("lengths", "p"),
              ("query_start", "p"), ("out", "p"), ("lse", "p"), ("partials", "p"), ("counters", "p"),
              ("sinks", "p"), ("alibi_slopes", "p"),
              ("score_scale", "float"), ("output_scale", "float"), ("soft_cap", "float"), ("max_tokens", "i32"),
              ("max_sequences", "i32"), ("max_pages_per_sequence", "i32"), ("window", "i32")]
-ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("cache_type", "i32"), ("q_heads", "i32"),
+ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), ("cache_type", "i32"), ("q_heads", "i32"),
                        ("kv_heads", "i32"), ("head_dim", "i32"), ("page_size", "i32"),
                        ("k_page_stride", "i64"), ("k_token_stride", "i32"), ("k_head_stride", "i32"),
                        ("v_page_stride", "i64"), ("v_token_stride", "i32"), ("v_head_stride", "i32"),
@@ -282,6 +284,7 @@ class Builder:
         """LLVM IR of an attention instance; unset tuning comes from Geometry.h."""
         v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, num_splits=1)
         v.update(values)
+        v.setdefault("out_type", v["q_type"])
         tuning = self.geometry.tuning(v["arch"], v["head_dim"], self.geometry.columns_of(v), v["page_size"],
                                       self.geometry.cache_bytes(v["cache_type"]), v["q_type"])
         min_ctas = v.pop("min_ctas", tuning.pop("min_ctas"))
@@ -309,6 +312,7 @@ class Builder:
         """LLVM IR of a prefill instance, and its constants; `rows` are those of a CTA."""
         v = dict(cache_type=0, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, per_head=0, runtime_strides=0)
         v.update(values)
+        v.setdefault("out_type", v["q_type"])
         g, group = self.geometry, v["q_heads"] // v["kv_heads"]
         v.setdefault("warps", g.prefill_warps(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
                                               v["page_size"]))
@@ -334,6 +338,7 @@ class Builder:
         v = dict(cache_type=0, latent_dim=512, rope_dim=64, rows=1, has_lse=1, num_splits=1, warps=8)
         v.update(values)
         v["head_dim"] = v["latent_dim"]  # of the output
+        v["out_type"] = v["q_type"]
         self.latent(v)
         for key, value in self.geometry.mla_tuning(v).items():
             v.setdefault(key, value)

@@ -3,6 +3,7 @@
 Shares nothing with the kernels but the ABI: pages, table and rows are built and
 read here with numpy alone.
 """
+import ml_dtypes
 import numpy as np
 
 LOG2E = 1.4426950408889634
@@ -35,6 +36,9 @@ def bf16_bits(x):
 
 
 def to_bits(x, q_type):
+    """Bits of an activation type: f16, bf16, f32, and the codes e4m3 and e5m2."""
+    if q_type >= 3:
+        return np.ascontiguousarray(x, np.float32).astype((ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)[q_type - 3]).view(np.uint8)
     if q_type == 2:
         return np.ascontiguousarray(x, np.float32).view(np.uint32)
     return bf16_bits(x) if q_type == 1 else np.ascontiguousarray(x, np.float32).astype(np.float16).view(np.uint16)
@@ -42,6 +46,8 @@ def to_bits(x, q_type):
 
 def from_bits(b, q_type):
     b = np.ascontiguousarray(b)
+    if q_type >= 3:
+        return VALUES[q_type - 3][b].astype(np.float32)
     if q_type == 2:
         return b.view(np.float32)
     return (b.astype(np.uint32) << 16).view(np.float32) if q_type == 1 else b.view(np.float16).astype(np.float32)
@@ -49,7 +55,7 @@ def from_bits(b, q_type):
 
 def ulp(x, q_type):
     """Distance of neighbours at |x| in the output type."""
-    bits, smallest = ((11, -14), (8, -126), (24, -126))[q_type]
+    bits, smallest = ((11, -14), (8, -126), (24, -126), (4, -6), (3, -14))[q_type]
     with np.errstate(divide="ignore"):
         e = np.floor(np.log2(np.abs(x)))
     return 2.0 ** (np.maximum(np.where(np.isfinite(e), e, smallest), smallest) - bits + 1)
@@ -63,10 +69,11 @@ class Batch:
     """
 
     def __init__(self, shape, lengths, queries=None, seed=0, rows=None, spare_pages=3, k_scale=0.9, v_scale=1.25,
-                 softmax_scale=None, max_pages=None, window=None, soft_cap=None):
+                 softmax_scale=None, max_pages=None, window=None, soft_cap=None, o_scale=1.0):
         rng = np.random.default_rng(seed)
         s = self.shape = dict(shape)
         self.window, self.soft_cap = window, soft_cap
+        self.o_scale = o_scale if s.get("out_type", 0) >= 3 else 1.0  # of outputs that are codes
         # Sinks around the largest scores; slopes as ALiBi has them for 2^n heads.
         self.sinks = rng.uniform(-4, 8, s["q_heads"]).astype(np.float32) if s.get("has_sinks") else None
         self.slopes = (2.0 ** (-8 * (np.arange(s["q_heads"]) + 1) / s["q_heads"])).astype(np.float32) if s.get("has_alibi") else None
@@ -166,13 +173,16 @@ class Batch:
 
     def query_written(self):
         """Rows past the last query are memory that nobody wrote."""
-        written = np.zeros((self.rows, self.shape["q_heads"] * self.shape["head_dim"] * (4 if self.shape["q_type"] == 2 else 2)), np.uint8)
+        written = np.zeros((self.rows, self.shape["q_heads"] * self.shape["head_dim"] * ACTIVATION_BYTES[self.shape["q_type"]]), np.uint8)
         written[:self.total] = 1
         return written.reshape(-1)
 
     def score_scale(self):
         factor = 2 / self.soft_cap if self.soft_cap else 1
         return np.float32(float(self.softmax_scale) * np.float64(self.k_scale) * LOG2E * factor)
+
+    def output_scale(self):
+        return np.float32(np.float64(self.v_scale) / self.o_scale)
 
     def cap_constant(self):
         return np.float32((self.soft_cap or 0) * LOG2E)
@@ -277,15 +287,18 @@ class Result:
     def problems(self, has_lse=True, lse_error=1e-5):
         """Strings that say what is wrong; none if nothing is."""
         b, found = self.batch, []
-        q_type = b.shape["q_type"]
+        out_type = b.shape["out_type"]
         want, want_lse, magnitude = b.reference()
-        got = from_bits(self.out[:b.total], q_type).astype(np.float64)
+        if out_type >= 3:  # in codes
+            top = (448, 57344)[out_type - 3]
+            want, magnitude = np.clip(want / b.o_scale, -top, top), magnitude / b.o_scale
+        got = from_bits(self.out[:b.total], out_type).astype(np.float64)
         nan = np.isnan(want)
         if (np.isnan(got) != nan).any():
             found.append(f"NaN in {np.isnan(got).sum()} outputs, expected in {nan.sum()}; first difference at "
                          f"{tuple(np.argwhere(np.isnan(got) != nan)[0])}")
         # P has the type of what it multiplies: f16, or bf16 with a cache of bf16 or of fp8_ds_mla.
-        bound = ulp(want, q_type) + 2.0 ** (-8 if b.shape["cache_type"] >= 3 else -9) * magnitude
+        bound = ulp(want, out_type) + 2.0 ** (-8 if b.shape["cache_type"] >= 3 else -9) * magnitude
         with np.errstate(invalid="ignore"):
             error = np.where(nan | np.isnan(got), 0, np.abs(got - want))
             ratio = np.where(nan, 0, error / bound)
@@ -304,11 +317,14 @@ class Result:
             if self.lse_worst > lse_error:
                 at = np.unravel_index(error.argmax(), error.shape)
                 found.append(f"LSE {tuple(map(int, at))} is {got_lse[at]}, expected {want_lse[at]}")
-        if (self.out[b.total:] != (SENTINEL32 if q_type == 2 else SENTINEL)).any() or (self.lse[b.total:].view(np.uint32) != SENTINEL32).any():
+        if (self.out[b.total:] != SENTINELS[out_type]).any() or (self.lse[b.total:].view(np.uint32) != SENTINEL32).any():
             found.append("a row past query_start[max_sequences] was written")
         if self.counters.any():
             found.append(f"counters are not zero again: {np.flatnonzero(self.counters)[:4]}")
         return found
 
 
-SENTINEL, SENTINEL32 = np.uint16(0x7FA5), np.uint32(0x7FA5A5A5)  # NaN in every type
+SENTINEL32 = np.uint32(0x7FA5A5A5)
+ACTIVATION_BYTES = (2, 2, 4, 1, 1)
+# NaN in every type, by activation type.
+SENTINELS = (np.uint16(0x7FA5), np.uint16(0x7FA5), SENTINEL32, np.uint8(0x7F), np.uint8(0x7F))

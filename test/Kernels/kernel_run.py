@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from kernel_build import Builder
-from kernel_case import SENTINEL, SENTINEL32, Result
+from kernel_build import TYPES, Builder
+from kernel_case import SENTINEL32, SENTINELS, Result
 from kernel_machine import Device
 
 KERNELS_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "kernels")
@@ -68,7 +68,7 @@ class Attention:
         pointers = pointers + [np.uint64(self.device.buffer(batch.sinks, "sinks") if v["has_sinks"] else 0),
                                np.uint64(self.device.buffer(batch.slopes, "alibi_slopes") if v["has_alibi"] else 0)]
         heads = v["kv_heads"] if v["per_head"] else 1
-        arguments = pointers + [*np.resize(batch.score_scale(), heads), *np.resize(batch.v_scale, heads), batch.cap_constant(),
+        arguments = pointers + [*np.resize(batch.score_scale(), heads), *np.resize(batch.output_scale(), heads), batch.cap_constant(),
                                 np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages), np.int32(batch.window or 0)]
         if v["runtime_strides"]:
             for strides in (batch.layout.k, batch.layout.v):
@@ -86,7 +86,8 @@ class Attention:
         findings, outputs = [], []
         for _ in range(launches):
             d.clear()
-            out = np.full(q.shape[:2] + (batch.out_dim,), SENTINEL if q.dtype == np.uint16 else SENTINEL32, q.dtype)
+            sentinel = SENTINELS[v["out_type"]]
+            out = np.full(q.shape[:2] + (batch.out_dim,), sentinel, sentinel.dtype)
             lse = np.full(q.shape[:2], SENTINEL32, np.uint32).view(np.float32)
             split = v["num_splits"] > 1
             pages = self.pages(v, batch, buffers, maps, offsets)
@@ -235,10 +236,10 @@ class Suite:
 def describe(instance):
     v = instance[1]
     if "latent_dim" in v:
-        return (f"mla sm_{v['arch']} {('f16', 'bf16')[v['q_type']]} {v['heads']} heads {v['latent_dim']}+{v['rope_dim']} cache "
+        return (f"mla sm_{v['arch']} {TYPES[v['q_type']]} {v['heads']} heads {v['latent_dim']}+{v['rope_dim']} cache "
                 f"{v['cache_type']} page {v['page_size']} tile {v['tile']}x{v['stages']} splits {v['num_splits']}x{v['split_tokens']} "
                 f"rows {v['rows']} lse {v['has_lse']}")
-    return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {('f16', 'bf16', 'f32')[v['q_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
+    return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
             f"page {v['page_size']} {v['layout'].name} tile {v['tile']}x{v['stages']} u{v['unroll']} "
             f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']} rows {v['rows']} "
             f"window {v['has_window']} cap {v['has_soft_cap']}")

@@ -19,6 +19,7 @@ def main():
              instance(90, cache_type=1, q_type=2, head_dim=64), instance(89, q_heads=8, kv_heads=1, head_dim=128), instance(80, cache_type=1, head_dim=96, layout="hnd")]
     window = [instance(90, q_heads=8, kv_heads=2, has_window=1), instance(80, q_heads=8, kv_heads=2, has_window=1, has_lse=0)]
     options = [instance(90, has_soft_cap=1, has_sinks=1), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1)]
+    codes = [instance(90, q_type=3, out_type=1), instance(80, q_type=4, out_type=3, head_dim=80), instance(80, q_type=3, head_dim=128, q_heads=8)]
     suite.attention.compile()
 
     for n, i in enumerate(plain):
@@ -31,6 +32,8 @@ def main():
     for n, i in enumerate(options):
         suite.attend("options", i, Batch(i[1], [90, 150, 1], [90, 20, 1], seed=n, window=37 if i[1]["has_window"] else None,
                                          soft_cap=20.0 if i[1]["has_soft_cap"] else None))
+    for n, i in enumerate(codes):
+        suite.attend("FP8 queries and outputs", i, Batch(i[1], [40, 77, 0], [40, 20, 0], seed=n, o_scale=0.01))
     # NaN in a key or value that some rows see.
     for i in plain[:2]:
         for which in "kv":

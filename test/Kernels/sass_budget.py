@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from kernel_build import Builder, Layout, cubin
+from kernel_build import TYPES, Builder, Layout, cubin
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "utils"))
@@ -54,8 +54,9 @@ def main():
                                      (0.045, 64, 128, dict(runtime_strides=1)), (0.04, 64, 128, dict(has_window=1)),
                                      (0.04, 64, 128, dict(has_sinks=1)), (0.042, 64, 128, dict(has_soft_cap=1)),
                                      (0.04, 64, 128, dict(has_alibi=1)), (0.04, 64, 128, dict(cache_type=1)),
-                                     (0.02, 64, 128, dict(cache_type=3)), (0.07, 64, 128, dict(rows=4))):
+                                     (0.04, 64, 128, dict(out_type=3)), (0.04, 64, 128, dict(out_type=2)), (0.02, 64, 128, dict(cache_type=3)), (0.07, 64, 128, dict(rows=4))):
         cases.append((90, budget, heads, 8, dim, 16, "nhd", 1, more))
+    cases.append((90, 0.04, 64, 8, 128, 16, "nhd", 3, {}))
 
     failed = passed = 0
     rows = []
@@ -105,6 +106,8 @@ def main():
                 waits = e["outstanding_groups"]
                 what = "".join(f" {k}={v[k]}" for k in ("cache_type", "rows", "has_window", "has_soft_cap", "has_sinks", "has_alibi",
                                                         "runtime_strides") if v[k] > (k == "rows"))
+                if v["out_type"] != v["q_type"]:
+                    what += f" to {TYPES[v['out_type']]}"
                 text = (f"sm_{arch} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} page {v['page_size']} {layout} "
                         f"tile {v['tile']}x{v['stages']}{what}")
                 if iterations != v["unroll"]:
@@ -113,11 +116,13 @@ def main():
                     problems.append(f"{waits} groups in flight at the wait, expected {v['stages'] - 1}")
                 if budget and loop["slots_per_byte"] > budget:
                     problems.append(f"{loop['slots_per_byte']:.4f} slots per KV byte, budget {budget}")
-                # A window and sinks have no part in the main loop, and a soft cap four
+                # A window, sinks, and the types of queries and outputs have no part in the main loop (the allocation of
+                # registers may cost FP8 queries a move), and a soft cap four
                 # instructions for each score and one for each column of a lane.
                 if arch == 90 and int(name[1:]) >= plain and v["head_dim"] == 128:
                     more = loop["instructions"] - entries["k0"]["loop"]["instructions"]
-                    if (v["has_window"] or v["has_sinks"]) and more > 0:
+                    outside = v["has_window"] or v["has_sinks"] or v["q_type"] == 3 or v["out_type"] != v["q_type"]
+                    if outside and more > (v["q_type"] == 3):
                         problems.append(f"{more} instructions more in the main loop, with the feature on")
                     if v["has_soft_cap"] and more > 2 * (4 * 4 + 2):
                         problems.append(f"a soft cap takes {more} instructions in 32 tokens")
@@ -125,7 +130,7 @@ def main():
                     problems.append(f"{flight} bytes in flight, budget {IN_FLIGHT[arch]}")
                 if ctas < 1:
                     problems.append("does not fit on a multiprocessor")
-                rows.append((arch, f"{v['q_heads']}/{v['kv_heads']}", v["head_dim"], "bf16" if v["q_type"] else "f16",
+                rows.append((arch, f"{v['q_heads']}/{v['kv_heads']}", v["head_dim"], TYPES[v["q_type"]],
                              v["page_size"], layout + what, f"{v['tile']} x {v['stages']}", loop["instructions"] // v["unroll"],
                              f"{loop['slots_per_byte']:.4f}", e["registers"], shared, ctas, flight >> 10))
             if problems:

@@ -185,3 +185,45 @@ func.func @nothing() -> f32 {
   %c = arith.constant 1.0 : f32
   return %c : f32
 }
+
+// -----
+
+// Queries that are quantized before they are reshaped: the quantization moves
+// behind the reshape and into the segment, its codes are a workspace. A quantized
+// output is the caller's. A quantization of something else, and one whose scale
+// is not known, stay outside.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.scale_buffer @layer0.q : f32 = 2.500000e-01 from override
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+
+// CHECK-LABEL: kvcache.program @kvcache.main(
+// CHECK-SAME:    %[[X:[a-z0-9]+]]: memref<?x4x64xbf16> {kvcache.name = "layer0.query_source", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    %[[Q:[a-z0-9]+]]: memref<?x4x64xf8E4M3FN> {kvcache.name = "layer0.query", kvcache.role = #kvcache<role workspace>}
+// CHECK-SAME:    %[[S:[a-z0-9]+]]: memref<4xf32> {kvcache.name = "layer0.sinks", kvcache.role = #kvcache<role parameter>}
+// CHECK-SAME:    %[[Y:[a-z0-9]+]]: memref<?x4x64xf8E5M2> {kvcache.name = "layer0.quantization_output", kvcache.role = #kvcache<role activation>}
+// CHECK:         %[[SCALE:.*]] = arith.constant 2.500000e-01 : f32
+// CHECK-NEXT:    kvcache.quantize %[[X]] by %[[SCALE]] outs(%[[Q]]) : memref<?x4x64xbf16> to memref<?x4x64xf8E4M3FN>
+// CHECK:         kvcache.paged_attention %[[Q]] over %{{.*}} outs(%[[O:[a-z0-9]+]]) sinks(%[[S]] : memref<4xf32>) {q_scale = @layer0.q
+// CHECK:         kvcache.quantize %[[O]] by %{{.*}} outs(%[[Y]]) : memref<?x4x64xbf16> to memref<?x4x64xf8E5M2>
+// CHECK:       func.func private @kvcache.main.layer0(memref<?x4x64xbf16>, memref<?x4x64xbf16>, memref<4xf32>, memref<?x4x64xf8E5M2>)
+// CHECK-LABEL: func.func @main(
+// CHECK:         %[[OTHER:.*]] = kvcache.quantize %{{.*}} by %{{.*}} : tensor<?x4x64xbf16> to tensor<?x4x64xf8E5M2>
+// CHECK:         %[[LIVE:.*]] = kvcache.quantize %{{.*}} by %{{.*}} : tensor<?x256xbf16> to tensor<?x256xf8E4M3FN>
+// CHECK:         call @kvcache.main.layer0(
+// CHECK:         %[[CODES:.*]] = bufferization.to_tensor %{{.*}} : memref<?x4x64xf8E5M2>
+// CHECK:         return %[[CODES]], %[[OTHER]], %[[LIVE]]
+func.func @main(%x: tensor<?x256xbf16>, %z: tensor<?x4x64xbf16>, %out: tensor<?x4x64xbf16>, %sinks: tensor<4xf32>, %live: f32, %tokens: index)
+    -> (tensor<?x4x64xf8E5M2>, tensor<?x4x64xf8E5M2>, tensor<?x256xf8E4M3FN>) {
+  %s = arith.constant 0.25 : f32
+  %other = kvcache.quantize %z by %s : tensor<?x4x64xbf16> to tensor<?x4x64xf8E5M2>
+  %codes = kvcache.quantize %x by %s : tensor<?x256xbf16> to tensor<?x256xf8E4M3FN>
+  %l = kvcache.quantize %x by %live : tensor<?x256xbf16> to tensor<?x256xf8E4M3FN>
+  %q = tensor.expand_shape %codes [[0], [1, 2]] output_shape [%tokens, 4, 64] : tensor<?x256xf8E4M3FN> into tensor<?x4x64xf8E4M3FN>
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  %o = kvcache.paged_attention %q over %c outs(%out) sinks(%sinks : tensor<4xf32>) {softmax_scale = 1.250000e-01 : f64, q_scale = @layer0.q} : tensor<?x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>
+  %y = kvcache.quantize %o by %s : tensor<?x4x64xbf16> to tensor<?x4x64xf8E5M2>
+  return %y, %other, %l : tensor<?x4x64xf8E5M2>, tensor<?x4x64xf8E5M2>, tensor<?x256xf8E4M3FN>
+}

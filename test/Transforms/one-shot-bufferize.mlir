@@ -55,3 +55,16 @@ func.func @old_value(%q: tensor<8x4x64xbf16>, %out: tensor<8x4x64xbf16>) -> (ten
     : tensor<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<8x4x64xbf16>
   return %o, %out : tensor<8x4x64xbf16>, tensor<8x4x64xbf16>
 }
+
+// A quantization gives a new buffer.
+// CHECK-LABEL: func.func @quantize
+// CHECK-SAME:    %[[X:[a-z0-9]+]]: memref<?x64xbf16
+// CHECK:         %[[Y:.*]] = memref.alloc(%{{.*}}) {{.*}}: memref<?x64xf8E4M3FN>
+// CHECK:         kvcache.quantize %[[X]] by %{{.*}} outs(%[[Y]])
+// CHECK:         %[[Z:.*]] = memref.alloc(%{{.*}}) {{.*}}: memref<?x64xbf16>
+// CHECK:         kvcache.dequantize %[[Y]] by %{{.*}} outs(%[[Z]])
+func.func @quantize(%x: tensor<?x64xbf16>, %s: f32) -> tensor<?x64xbf16> {
+  %y = kvcache.quantize %x by %s : tensor<?x64xbf16> to tensor<?x64xf8E4M3FN>
+  %z = kvcache.dequantize %y by %s : tensor<?x64xf8E4M3FN> to tensor<?x64xbf16>
+  return %z : tensor<?x64xbf16>
+}

@@ -52,7 +52,7 @@ Expected<std::unique_ptr<Device>> openDevice(const Options &options) {
 /// The first attention launch of a target: layers of a model are alike.
 const Launch *firstAttention(const Target &target) {
   for (const Launch &launch : target.launches)
-    if (!isWrite(launch.op))
+    if (isAttention(launch.op))
       return &launch;
   return nullptr;
 }

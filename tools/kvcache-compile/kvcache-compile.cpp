@@ -277,7 +277,7 @@ static void printTable(const ::kvcache::Bundle &bundle) {
   for (const ::kvcache::Layer &layer : manifest.layers) {
     std::string kernel;
     for (const ::kvcache::Launch &launch : manifest.targets.front().launches)
-      if (launch.layer == layer.id && !::kvcache::isWrite(launch.op))
+      if (launch.layer == layer.id && ::kvcache::isAttention(launch.op))
         kernel = launch.kernel;
     std::string softmax;
     llvm::raw_string_ostream(softmax)

@@ -232,7 +232,12 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step,
       if (Error error = setIntegers<int64_t>(session, names.slotMapping, {rows},
                                              std::move(slots)))
         return error;
-    for (const std::string *name : {&names.query, &names.key, &names.value})
+    for (const std::string *name : {&names.sinks, &names.alibiSlopes})
+      if (!name->empty())
+        if (Error error = setRandom(session, *name, -1, ++seed))
+          return error;
+    for (const std::string *name :
+         {&names.queryInput(), &names.key, &names.value})
       if (!name->empty())
         if (Error error = setRandom(session, *name, rows, ++seed))
           return error;

@@ -37,6 +37,8 @@ std::string_view elementTypeName(ElementType type);
 std::optional<ElementType> parseElementType(std::string_view name);
 /// Bytes of one element.
 unsigned elementTypeBytes(ElementType type);
+/// f8E4M3FN or f8E5M2.
+bool isFP8(ElementType type);
 
 /// An option as given or defaulted: an integer or a string.
 using OptionValue = std::variant<int64_t, std::string>;
@@ -83,15 +85,19 @@ struct ManifestScale {
 };
 
 /// Names of the buffers that a layer's ops work on. Empty where a layer has
-/// none (`lse` without LSE output; `key` and `value` of a layer that only
-/// reads a cache).
+/// none (`lse` without LSE output, `sinks` without sinks; `key` and `value` of
+/// a layer that only reads a cache).
 struct LayerBuffers {
-  std::string query;      // [max_tokens][query_heads][head_dim]
-  std::string key, value; // [max_tokens][kv_heads][head_dim]
-  std::string output;     // as query
-  std::string lse;        // [max_tokens][query_heads] f32, natural logarithm
-  std::string kCache;     // [num_pages][page_size][kv_heads][head_dim] ...
-  std::string vCache;     // ... in this logical order whatever the strides
+  std::string query;       // [max_tokens][query_heads][head_dim]
+  std::string querySource; // as query: what FP8 queries are quantized from,
+                           // if the segment does it
+  std::string key, value;  // [max_tokens][kv_heads][head_dim]
+  std::string output;      // as query
+  std::string lse;         // [max_tokens][query_heads] f32, natural logarithm
+  std::string sinks;       // [query_heads] f32, logits
+  std::string alibiSlopes; // [query_heads] f32
+  std::string kCache;      // [num_pages][page_size][kv_heads][head_dim] ...
+  std::string vCache;      // ... in this logical order whatever the strides
   // Of a latent layer: key is the latent part [max_tokens][head_dim -
   // rope_dim], value the rotary part [max_tokens][rope_dim], the output
   // [max_tokens][query_heads][head_dim - rope_dim], and both caches are one.
@@ -99,6 +105,11 @@ struct LayerBuffers {
   std::string lengths;     // [max_sequences] i32
   std::string queryStart;  // [max_sequences + 1] i32
   std::string slotMapping; // [max_tokens] i64
+
+  /// What callers give as queries.
+  const std::string &queryInput() const {
+    return querySource.empty() ? query : querySource;
+  }
 };
 
 struct Layer {
@@ -123,6 +134,7 @@ struct Layer {
   std::optional<ScalarF32> softCap; // score = cap * tanh(score / cap)
   std::optional<int64_t> window;    // keys seen in front of the query
   ManifestScale kScale, vScale;
+  std::optional<ManifestScale> qScale, oScale; // of FP8 queries and outputs
   /// SHA-256 (hex) of what makes two caches compatible; `cacheCompatibility`.
   std::string compatibility;
   LayerBuffers buffers;
@@ -146,11 +158,12 @@ enum class BufferRole {
   Lengths,
   Slots,
   QueryStart,
-  Workspace
+  Workspace,
+  Parameter // weights of the model, the same in every step
 };
 
 /// The manifest's spelling: activation, cache, page_table, lengths, slots,
-/// query_start, workspace.
+/// query_start, workspace, parameter.
 std::string_view bufferRoleName(BufferRole role);
 std::optional<BufferRole> parseBufferRole(std::string_view name);
 
@@ -248,12 +261,20 @@ struct Kernel {
   std::optional<KernelReport> report;
 };
 
-enum class LaunchOp { Write, PagedAttention, WriteLatent, MLAAttention };
+enum class LaunchOp {
+  Write,
+  PagedAttention,
+  WriteLatent,
+  MLAAttention,
+  Quantize,
+  Dequantize
+};
 /// The manifest's spelling: write, paged_attention, write_latent,
-/// mla_attention.
+/// mla_attention, quantize, dequantize.
 std::string_view launchOpName(LaunchOp op);
-/// True of the writes; the others are attention.
+/// True of the writes, and of the attentions.
 bool isWrite(LaunchOp op);
+bool isAttention(LaunchOp op);
 std::optional<LaunchOp> parseLaunchOp(std::string_view name);
 
 /// One kernel argument. Only the members of its kind mean something.
@@ -280,7 +301,7 @@ struct Launch {
   std::string segment;
   std::string kernel;
   LaunchOp op = LaunchOp::Write;
-  std::string layer; // Layer::id
+  std::string layer; // Layer::id; may be empty for quantize and dequantize
   std::array<int64_t, 3> grid = {1, 1, 1};
   std::array<int64_t, 3> block = {128, 1, 1};
   int64_t sharedBytes = 0; // dynamic

@@ -24,7 +24,8 @@ def AttentionOpInterface : OpInterface<"AttentionOpInterface", [CacheOpInterface
   let cppNamespace = "::mlir::kvcache";
   let description = [{
     Attention of ragged queries over a cache. The operands are the query, the
-    cache, the output and, if there is one, the LSE, in this order.
+    cache, the output and, if there is one, the LSE, in this order; others
+    may follow.
   }];
   let methods = [
     InterfaceMethod<"The queries, `[tokens, query heads, ...]`.", "::mlir::Value", "getQuery">,

@@ -39,6 +39,7 @@ def KVCache_LatentRows : KVCache_Shaped<KVCache_RowElement, [2], "tensor or memr
 def KVCache_LatentQueries : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, query heads, elements] of f16, bf16 or f32">;
 def KVCache_Queries : KVCache_Shaped<KVCache_QueryElement, [3], "tensor or memref [tokens, query heads, head dim]">;
 def KVCache_LSE : KVCache_Shaped<F32, [2], "tensor or memref [tokens, query heads] of f32">;
+def KVCache_PerHead : KVCache_Shaped<F32, [1], "tensor or memref [query heads] of f32">;
 def KVCache_Activations : KVCache_Shaped<KVCache_QueryElement, [2, 3], "tensor or memref of activations">;
 
 //===----------------------------------------------------------------------===//
@@ -446,7 +447,29 @@ def KVCache_CalculateScalesOp : KVCache_Op<"calculate_scales", [
 // Arithmetic
 //===----------------------------------------------------------------------===//
 
-def KVCache_QuantizeOp : KVCache_Op<"quantize", [Pure]> {
+/// Quantize and dequantize: on tensors with a result and without effects, on
+/// memrefs into `out`.
+class KVCache_ElementwiseOp<string mnemonic, list<Type> from, list<Type> to>
+    : KVCache_Op<mnemonic, [AlwaysSpeculatable, DeclareOpInterfaceMethods<MemoryEffectsOpInterface>]> {
+  let arguments = (ins
+    AnyTypeOf<[TensorOf<from>, MemRefOf<from>]>:$input,
+    F32:$scale,
+    Optional<MemRefOf<to>>:$out
+  );
+  let results = (outs Optional<TensorOf<to>>:$result);
+  let assemblyFormat = [{
+    $input `by` $scale (`outs` `(` $out^ `)`)? attr-dict `:` type($input) `to` custom<Target>(type($out), type($result))
+  }];
+  let extraClassDeclaration = [{
+    /// The type that is written: of the result, or of `out`.
+    ::mlir::ShapedType getTargetType() {
+      ::mlir::Value target = getOut() ? ::mlir::Value(getOut()) : ::mlir::Value(getResult());
+      return ::llvm::cast<::mlir::ShapedType>(target.getType());
+    }
+  }];
+}
+
+def KVCache_QuantizeOp : KVCache_ElementwiseOp<"quantize", [F16, BF16, F32], [F8E4M3FN, F8E5M2, F8E4M3FNUZ]> {
   let summary = "elementwise quantization, saturating";
   let description = [{
     `code = convert(clamp(x * (1 / scale)))` in f32: the reciprocal is rounded,
@@ -457,7 +480,8 @@ def KVCache_QuantizeOp : KVCache_Op<"quantize", [Pure]> {
 
     Constraints:
 
-    * (C1) input and result have the same shape.
+    * (C1) input and result (or `outs`) have the same shape;
+    * (C2) a tensor gives a result, a memref is quantized into `outs`.
 
     Example:
 
@@ -466,14 +490,15 @@ def KVCache_QuantizeOp : KVCache_Op<"quantize", [Pure]> {
       %y = kvcache.quantize %x by %s : tensor<?x64xbf16> to tensor<?x64xf8E4M3FN>
       return %y : tensor<?x64xf8E4M3FN>
     }
+    func.func @quantize_buffers(%x: memref<8x64xbf16>, %s: f32, %y: memref<8x64xf8E4M3FN>) {
+      kvcache.quantize %x by %s outs(%y) : memref<8x64xbf16> to memref<8x64xf8E4M3FN>
+      return
+    }
     ```
   }];
-  let arguments = (ins TensorOf<[F16, BF16, F32]>:$input, F32:$scale);
-  let results = (outs TensorOf<[F8E4M3FN, F8E5M2, F8E4M3FNUZ]>:$result);
-  let assemblyFormat = "$input `by` $scale attr-dict `:` type($input) `to` type($result)";
 }
 
-def KVCache_DequantizeOp : KVCache_Op<"dequantize", [Pure]> {
+def KVCache_DequantizeOp : KVCache_ElementwiseOp<"dequantize", [F8E4M3FN, F8E5M2, F8E4M3FNUZ], [F16, BF16, F32]> {
   let summary = "elementwise dequantization";
   let description = [{
     `x = convert(f32(code) * scale)`: the code is widened exactly, the product
@@ -481,7 +506,8 @@ def KVCache_DequantizeOp : KVCache_Op<"dequantize", [Pure]> {
 
     Constraints:
 
-    * (C1) input and result have the same shape.
+    * (C1) input and result (or `outs`) have the same shape;
+    * (C2) a tensor gives a result, a memref is dequantized into `outs`.
 
     Example:
 
@@ -492,9 +518,6 @@ def KVCache_DequantizeOp : KVCache_Op<"dequantize", [Pure]> {
     }
     ```
   }];
-  let arguments = (ins TensorOf<[F8E4M3FN, F8E5M2, F8E4M3FNUZ]>:$input, F32:$scale);
-  let results = (outs TensorOf<[F16, BF16, F32]>:$result);
-  let assemblyFormat = "$input `by` $scale attr-dict `:` type($input) `to` type($result)";
 }
 
 //===----------------------------------------------------------------------===//
@@ -585,13 +608,13 @@ def KVCache_WriteLatentOp : KVCache_Op<"write_latent", [
 }
 
 /// Attention over a cache. Passes handle all of them by AttentionOpInterface.
-class KVCache_AttentionOp<string mnemonic> : KVCache_Op<mnemonic, [
+class KVCache_AttentionOp<string mnemonic, list<Trait> traits = []> : KVCache_Op<mnemonic, !listconcat([
     DestinationStyleOpInterface,
     AttentionOpInterface,
     DeclareOpInterfaceMethods<MemoryEffectsOpInterface>,
     DeclareOpInterfaceMethods<CacheOpInterface>,
     DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
-    DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+    DeclareOpInterfaceMethods<ScaleUserInterface>], traits)> {
   let results = (outs Variadic<AnyRankedTensor>:$results);
   let hasCustomAssemblyFormat = 1;
   let extraClassDeclaration = [{
@@ -599,7 +622,8 @@ class KVCache_AttentionOp<string mnemonic> : KVCache_Op<mnemonic, [
   }];
 }
 
-def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention"> {
+def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention", [
+    AttrSizedOperandSegments, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "attention of ragged queries over a paged cache";
   let description = [{
     Rows `query_start[s] .. query_start[s+1]` belong to sequence `s`. Query `i`
@@ -607,11 +631,18 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention"> {
     sees the keys `[max(0, p - window), p]`; `window` counts keys before the
     query. Query head `h` reads KV head `h / (query heads / KV heads)`.
 
-        S = softmax_scale * k_scale * (Q . Kcode)
+        S = softmax_scale * q_scale * k_scale * (Q . Kcode)
         S = soft_cap * tanh(S / soft_cap)              when soft_cap is given
-        O = v_scale * (softmax(S) . Vcode)
+        S = S + alibi_slopes[h] * (key - p)            when slopes are given
+        O = v_scale * (softmax(S) . Vcode) / o_scale
 
-    `lse` receives the natural logarithm of the sum of `exp(S)` (f32).
+    `sinks[h]` is one more score in the softmax, without a value: it joins the
+    maximum and the denominator. Queries that are FP8 codes have the scale
+    `q_scale`, outputs that are codes the scale `o_scale`: they are clamped to
+    the largest finite value and rounded to nearest even.
+
+    `lse` receives the natural logarithm of the sum of `exp(S)` (f32), the sink
+    included.
 
     Edges: rows at or past `query_start[sequences]` are left as they are in
     `outs`; a query at a negative position, and so one of an empty sequence,
@@ -632,7 +663,12 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention"> {
     * (C4) the LSE is `[tokens, query heads]`;
     * (C5) `softmax_scale` and `soft_cap` are finite and positive, `window` is
       not negative;
-    * (C6) the cache is not latent.
+    * (C6) the cache is not latent;
+    * (C7) there is a `q_scale` just when the queries are FP8, and an `o_scale`
+      just when the output is;
+    * (C8) `q_scale` and `o_scale` are `kvcache.scale_buffer`s that are not per
+      head;
+    * (C9) `sinks` and `alibi_slopes` have one value for each query head.
 
     Example:
 
@@ -648,6 +684,13 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention"> {
         : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
       return %o, %lse : tensor<?x4x64xbf16>, tensor<?x4xf32>
     }
+    kvcache.scale_buffer @layer0.q : f32 = 2.500000e-02 from override
+    func.func @sinks_and_fp8_queries(%q: memref<8x4x64xf8E4M3FN>, %out: memref<8x4x64xbf16>, %sinks: memref<4xf32>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.paged_attention %q over %c outs(%out) sinks(%sinks : memref<4xf32>) {q_scale = @layer0.q, softmax_scale = 1.250000e-01 : f64}
+        : memref<8x4x64xf8E4M3FN>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+      return
+    }
     ```
   }];
   let arguments = (ins
@@ -655,10 +698,20 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention"> {
     KVCache_CacheType:$cache,
     KVCache_Queries:$out,
     Optional<KVCache_LSE>:$lse,
+    Optional<KVCache_PerHead>:$sinks,
+    Optional<KVCache_PerHead>:$alibi_slopes,
     OptionalAttr<F64Attr>:$softmax_scale,
     OptionalAttr<F64Attr>:$soft_cap,
-    OptionalAttr<I64Attr>:$window
+    OptionalAttr<I64Attr>:$window,
+    OptionalAttr<FlatSymbolRefAttr>:$q_scale,
+    OptionalAttr<FlatSymbolRefAttr>:$o_scale
   );
+  let extraClassDeclaration = [{
+    ::mlir::MutableOperandRange getDpsInitsMutable();
+    /// The scales that are named; null where there is none.
+    ScaleBufferOp getQScaleOp();
+    ScaleBufferOp getOScaleOp();
+  }];
 }
 
 def KVCache_MLAAttentionOp : KVCache_AttentionOp<"mla_attention"> {

@@ -33,10 +33,12 @@ enum class ForeignOperandRole {
   Key,
   Value,
   Output,
-  Order,    ///< carries no data; orders the op after the cache update
-  Replaced, ///< pages, slots or a scale: what the cache's declaration stands
-            ///< for
-  KeyPages, ///< pages and tables as values: replaced, or threaded through
+  Order,       ///< carries no data; orders the op after the cache update
+  Replaced,    ///< pages, slots or a scale: what the cache's declaration stands
+               ///< for
+  OutputScale, ///< of codes that the op writes; a scale of the layer stands
+               ///< for it
+  KeyPages,    ///< pages and tables as values: replaced, or threaded through
   ValuePages,
   PageTable,
   Lengths,

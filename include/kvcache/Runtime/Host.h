@@ -27,14 +27,16 @@ extern "C" {
 #endif
 
 /* Changes whenever a declaration below does. */
-#define KVCACHE_HOST_ABI_VERSION 1
+#define KVCACHE_HOST_ABI_VERSION 2
 
 typedef enum KVCacheHostType {
   KVCACHE_HOST_BF16 = 0,
   KVCACHE_HOST_F16 = 1,
   KVCACHE_HOST_F32 = 2,
   KVCACHE_HOST_I32 = 3,
-  KVCACHE_HOST_I64 = 4
+  KVCACHE_HOST_I64 = 4,
+  KVCACHE_HOST_F8E4M3FN = 5,
+  KVCACHE_HOST_F8E5M2 = 6
 } KVCacheHostType;
 
 /* Elements in memory of somebody else; strides in elements. */

@@ -7,11 +7,13 @@
 //   cache codes   bit for bit: code = RNE(clamp(x / s, +-max)), f32 division;
 //                 all other bytes of the cache as they were; the scale of
 //                 128 codes of an fp8_ds_mla row is max(amax / 448, 2^-126)
+//   FP8 queries   that a segment quantizes, bit for bit: x * (1 / s) in f32
 //   attention     double precision over the dequantised cache after the run,
 //                 causal, ragged; each element within one unit in the last
 //                 place of the output type plus 2^-9 * sum |p v|, where p are
 //                 the row's probabilities (a kernel rounds them to f16); 2^-8
-//                 over bf16 caches and fp8_ds_mla rows, where they are bf16
+//                 over bf16 caches and fp8_ds_mla rows, where they are bf16;
+//                 FP8 outputs in units of their scale
 //   LSE           natural logarithm, within 1e-5 * max(1, |LSE|)
 //   rows past the last query start: untouched
 //

@@ -62,17 +62,19 @@ def ResolveCacheTypes : Pass<"kvcache-resolve-cache-types", "::mlir::ModuleOp"> 
 }
 
 def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
-  let summary = "softmax scale, soft cap and window from the model's config";
+  let summary = "softmax scale, soft cap, window and sinks from the model";
   let description = [{
     Serving ops carry no softmax scale, soft cap and window: the layer knew
     them. The pass sets the attributes of each `kvcache.paged_attention` from
     its options, else leaves the attribute that the graph has, else takes the
     value from the checkpoint's `config.json` by the rules of the model's
-    family. A remark names every value that comes from the config.
+    family. A remark names every value that comes from the config. Where the
+    config asks for attention sinks, they become a constant operand, from the
+    checkpoint's tensor `<module>.sinks` or `<module>.attention_sink_bias`.
 
     It is an error if nothing gives the softmax scale; if the config contradicts
-    the graph's heads or head dim; if it asks for what the ops cannot do
-    (sinks, a cache shared with another layer).
+    the graph's heads or head dim; if it asks for what the ops cannot do (a
+    cache shared with another layer).
 
     Before:
 
@@ -109,6 +111,7 @@ def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
   let statistics = [
     Statistic<"numApplied", "applied", "Attention ops whose attributes this run has changed">
   ];
+  let dependentDialects = ["::mlir::arith::ArithDialect"];
 }
 
 def FoldCheckpointScales : Pass<"kvcache-fold-checkpoint-scales", "::mlir::ModuleOp"> {

@@ -48,6 +48,45 @@ TEST(ManifestTest, RoundTripGivesTheSameBytes) {
   }
 }
 
+TEST(ManifestTest, CodesHaveAScaleAndNothingElseHas) {
+  Manifest manifest = sample();
+  Layer &layer = manifest.layers[0];
+  Buffer *query = nullptr;
+  for (Buffer &buffer : manifest.buffers)
+    if (buffer.name == layer.buffers.query)
+      query = &buffer;
+  ASSERT_NE(query, nullptr);
+  layer.qScale = layer.kScale;
+  expectRefused(writeManifest(manifest),
+                "layers[0].buffers.query: \"" + query->name +
+                    "\" is of bf16, but the layer has a scale \"q\"");
+  query->elementType = ElementType::F8E5M2;
+  Expected<Manifest> read = parseManifest(writeManifest(manifest));
+  ASSERT_TRUE(bool(read)) << read.message();
+  ASSERT_TRUE(read->layers[0].qScale.has_value());
+  EXPECT_EQ(read->layers[0].qScale->key, layer.kScale.key);
+  layer.qScale.reset();
+  expectRefused(writeManifest(manifest), "but the layer has no scale \"q\"");
+}
+
+TEST(ManifestTest, ALaunchWithoutALayerIsAQuantization) {
+  Manifest manifest = sample();
+  Launch &launch = manifest.targets[0].launches[0];
+  launch.layer.clear();
+  expectRefused(writeManifest(manifest), "no layer has the id \"\"");
+  // Another launch of the segment keeps the layer.
+  Launch quantize = launch;
+  quantize.op = LaunchOp::Quantize;
+  launch = sample().targets[0].launches[0];
+  auto &launches = manifest.targets[0].launches;
+  launches.insert(launches.begin(), quantize);
+  EXPECT_EQ(refusal(writeManifest(manifest)), "accepted");
+  launches[0].arguments.resize(1);
+  expectRefused(writeManifest(manifest),
+                "launches[0].arguments: expected the buffers that are read and "
+                "written first");
+}
+
 TEST(ManifestTest, KeepsBitsAndProvenance) {
   Expected<Manifest> manifest = parseManifest(writeManifest(sample()));
   ASSERT_TRUE(bool(manifest)) << manifest.message();

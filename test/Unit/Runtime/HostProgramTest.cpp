@@ -212,7 +212,8 @@ TEST_F(HostProgramTest, TextThatIsNoGraphIsRefused) {
       << openMessage();
   setGraph("func.func @main(%a: tensor<4xf64>) { return }");
   EXPECT_NE(openMessage().find("@main: argument 0: expected ranked bf16, f16, "
-                               "f32, i32 or i64, found tensor<4xf64>"),
+                               "f32, f8E4M3FN, f8E5M2, i32 or i64, found "
+                               "tensor<4xf64>"),
             std::string::npos)
       << openMessage();
   setGraph("func.func @main() { return }");
