@@ -43,7 +43,9 @@ demo: $(BUILD)/build.ninja $(VENV)/demo.stamp
 	cmake --build $(BUILD) -j $(JOBS) --target kvcache-compile kvcache-run KVCacheHost kvcache-kernels
 	@$(PYTHON) utils/demo.py --build $(BUILD)
 
+# A folder that was configured by hand may name another Python.
 check: $(BUILD)/build.ninja $(VENV)/test.stamp
+	@cmake -DKVCACHE_TEST_PYTHON=$(PYTHON) $(BUILD) >/dev/null
 	cmake --build $(BUILD) -j $(JOBS) --target check-depends
 	cmake --build $(BUILD) --target check
 
