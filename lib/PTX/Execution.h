@@ -233,6 +233,7 @@ private:
                    const RaceCell &x, const char *verb, const char *after);
   void checkReader(Warp &w, const Instr &i, int lane, u32 addr,
                    const RaceCell &x);
+  RaceCell *partsOf(u32 granule);
   template <class F> void updateCells(u32 offset, u32 n, F update);
   template <class F> void updateLanes(const u64 *a, u32 mask, u32 n, F update);
   bool releaseBarrier();

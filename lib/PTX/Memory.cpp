@@ -420,9 +420,22 @@ static const u8 *storedBytes(const Warp &w, const Instr &i, int e, int l) {
                           : (const void *)&w.r<u32>(slot)[l]);
 }
 
+/// Whether two of the addresses are the same; those of lanes that do not store
+/// count as well.
+static bool anyEqual(const u64 *a) {
+  u64 twice[64], equal = 0;
+  memcpy(twice, a, 256);
+  memcpy(twice + 32, a, 256);
+  for (int distance = 1; distance <= 16; ++distance)
+    KVCACHE_FOR_LANES equal |= u64(twice[l] == twice[l + distance]);
+  return equal;
+}
+
 /// Lanes that store the same values to the address of an earlier lane: one of
 /// them is enough for the race checker.
 static u32 duplicateStores(Warp &w, const Instr &i, const u64 *a) {
+  if (!anyEqual(a))
+    return 0;
   u32 duplicates = 0;
   for (int l = 1; l < 32; ++l) {
     if (!(w.lanes >> l & 1))
@@ -493,13 +506,8 @@ static void store(Warp &w, const Instr &i) {
   w.checkUse(i, i.s[0], w.lanes, "address");
   u32 n = u32(i.width) * i.vec, raceMask = ~0u;
   if ((i.space == Space::Shared || i.space == Space::Generic) &&
-      w.launch->options.racecheck) {
-    bool ascending = true;
-    for (int l = 1; l < 32; ++l)
-      ascending &= a[l] > a[l - 1];
-    if (!ascending)
-      raceMask = ~duplicateStores(w, i, a);
-  }
+      w.launch->options.racecheck)
+    raceMask = ~duplicateStores(w, i, a);
   locate(w, i, a, n, Access::Store, x, raceMask);
   for (int e = 0; e < i.vec; ++e) {
     const u8 *from = storedBytes(w, i, e, 0);

@@ -14,6 +14,8 @@
 
 using namespace kvcache::ptx;
 
+#define KVCACHE_INLINE __attribute__((always_inline))
+
 namespace {
 
 std::string thread(u16 t) {
@@ -112,9 +114,21 @@ static bool same(const RaceCell &a, const RaceCell &b) {
   return memcmp(&a, &b, sizeof(RaceCell)) == 0;
 }
 
+/// The cells of the parts of a granule, made from its one cell when needed.
+RaceCell *Cta::partsOf(u32 granule) {
+  const u32 perGranule = 16u >> cellShift;
+  RaceCell &whole = cells[granule], *parts = &fineCells[granule * perGranule];
+  if (!whole.split)
+    std::fill(parts, parts + perGranule, whole);
+  whole.split = 1;
+  return parts;
+}
+
 /// Calls update(cell) for the cells of [offset, offset + n). A granule of 16
 /// bytes has one cell until an access covers a part of it; from then on it has
-/// cells of its own for each 1 << cellShift bytes, until they agree again.
+/// cells of its own for each 1 << cellShift bytes, until they agree again or
+/// are all out of date. The generation of the one cell is then the latest of
+/// theirs.
 template <class F> void Cta::updateCells(u32 offset, u32 n, F update) {
   const u32 end = offset + n;
   const u32 perGranule = 16u >> cellShift;
@@ -123,42 +137,46 @@ template <class F> void Cta::updateCells(u32 offset, u32 n, F update) {
     const u32 first = granule << 4;
     if (perGranule == 1 ||
         (!whole.split && offset <= first && end >= first + 16)) {
-      whole = update(whole);
+      update(whole);
       continue;
     }
-    RaceCell *parts = &fineCells[granule * perGranule];
-    if (!whole.split)
-      std::fill(parts, parts + perGranule, whole);
+    RaceCell *parts = partsOf(granule);
     const u32 from = std::max(offset, first) - first;
     const u32 to = std::min(end, first + 16) - first;
     bool agree = true;
     for (u32 c = 0; c < perGranule; ++c) {
       if (c << cellShift < to && (c + 1) << cellShift > from)
-        parts[c] = update(parts[c]);
+        update(parts[c]);
       agree &= same(parts[c], parts[0]);
     }
     if (agree)
       whole = parts[0];
     else
-      whole.split = 1;
+      whole.generation = generation;
   }
 }
 
-/// update(cell, lane, address) -> new state, for all cells of an access.
+/// update(cell, lane, address) for all cells of an access.
 template <class F>
 void Cta::updateLanes(const u64 *a, u32 mask, u32 n, F update) {
+  const bool isPart = n < 16 && n == 1u << cellShift;
   for (u32 m = mask; m; m &= m - 1) {
     int l = __builtin_ctz(m);
-    u32 addr = u32(a[l]);
-    if (n == 16 && !(addr & 15)) { // most of the traffic
-      RaceCell &whole = cells[(addr - sharedStart) >> 4];
-      if (!whole.split) {
-        whole = update(whole, l, addr);
-        continue;
-      }
+    u32 addr = u32(a[l]), offset = addr - sharedStart;
+    RaceCell *cell = &cells[offset >> 4];
+    if (cell->split && cell->generation != generation)
+      cell->split = 0;
+    if (isPart && !(offset & (n - 1))) {
+      RaceCell *parts = partsOf(offset >> 4);
+      cell->generation = generation;
+      cell = parts + ((offset & 15) >> cellShift);
+    } else if (n != 16 || offset & 15 || cell->split) {
+      updateCells(offset, n, [&](RaceCell &x) __attribute__((noinline)) {
+        update(x, l, addr);
+      });
+      continue;
     }
-    updateCells(addr - sharedStart, n,
-                [&](const RaceCell &x) { return update(x, l, addr); });
+    update(*cell, l, addr);
   }
 }
 
@@ -185,10 +203,12 @@ void Cta::noteReads(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
   const u32 now = generation, warp = w.id;
   const u16 epoch = w.epoch, syncEpoch = w.syncEpoch;
   const u16 first = u16(warp * 32 + 1), byWarp = u16(readByWarp | warp);
-  updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
+  updateLanes(a, mask, n, [&](RaceCell &x, int lane, u32 addr) KVCACHE_INLINE {
     const u16 me = u16(first + lane);
-    if (x.generation != now)
-      return {now, 0, 0, me, epoch, 0, 0};
+    if (x.generation != now) {
+      x = {now, 0, 0, me, epoch, 0, 0};
+      return;
+    }
     if (x.writer && x.writer != me &&
         (u32(x.writer - 1) >> 5 != warp || x.writeEpoch >= syncEpoch))
       checkWriter(w, i, lane, addr, x, "reads", "read after write");
@@ -204,7 +224,6 @@ void Cta::noteReads(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
                (x.reader != readByAll || partialOrder)) {
       joinReaders(w, x);
     }
-    return x;
   });
 }
 
@@ -213,7 +232,7 @@ void Cta::noteWrites(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
   const u32 now = generation, warp = w.id;
   const u16 epoch = async ? pendingCopy : w.epoch, syncEpoch = w.syncEpoch;
   const u16 first = u16(warp * 32 + 1), byWarp = u16(readByWarp | warp);
-  updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
+  updateLanes(a, mask, n, [&](RaceCell &x, int lane, u32 addr) KVCACHE_INLINE {
     if (x.generation == now) {
       // What this warp did before its last barrier is no conflict.
       if (x.writer &&
@@ -223,7 +242,7 @@ void Cta::noteWrites(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
       if (x.reader && (!own || x.readEpoch >= syncEpoch))
         checkReader(w, i, lane, addr, x);
     }
-    return {now, u16(first + lane), epoch, 0, 0, 0, 0};
+    x = {now, u16(first + lane), epoch, 0, 0, 0, 0};
   });
 }
 
@@ -231,10 +250,12 @@ void Cta::noteWrites(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
 /// beside them.
 void Cta::noteAtomics(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
   const u32 now = generation;
-  updateLanes(a, mask, n, [&](RaceCell x, int lane, u32 addr) -> RaceCell {
+  updateLanes(a, mask, n, [&](RaceCell &x, int lane, u32 addr) {
     u16 writer = threadOf(w, lane);
-    if (x.generation != now)
-      return {now, writer, w.epoch, atomicCell, 0, 0, 0};
+    if (x.generation != now) {
+      x = {now, writer, w.epoch, atomicCell, 0, 0, 0};
+      return;
+    }
     RaceCell plain = x;
     if (x.reader == atomicCell) {
       plain.writer = x.readEpoch;
@@ -246,8 +267,7 @@ void Cta::noteAtomics(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n) {
       checkWriter(w, i, lane, addr, plain, "updates",
                   "atomic update after plain write");
     checkReader(w, i, lane, addr, x);
-    return {now,          writer,           w.epoch, atomicCell,
-            plain.writer, plain.writeEpoch, 0};
+    x = {now, writer, w.epoch, atomicCell, plain.writer, plain.writeEpoch, 0};
   });
 }
 
@@ -256,22 +276,23 @@ void Cta::noteLanded(Warp &w, const u32 *a, u32 mask, u32 n) {
   for (int l = 0; l < 32; ++l)
     addresses[l] = a[l];
   const u32 now = generation;
-  updateLanes(addresses, mask, n, [&](RaceCell x, int lane, u32) {
-    if (x.generation == now && x.writer == threadOf(w, lane))
-      x.writeEpoch = w.epoch;
-    return x;
-  });
+  const u16 first = u16(w.id * 32 + 1), epoch = w.epoch;
+  updateLanes(addresses, mask, n,
+              [&](RaceCell &x, int lane, u32) KVCACHE_INLINE {
+                if (x.generation == now && x.writer == first + lane)
+                  x.writeEpoch = epoch;
+              });
 }
 
 void Cta::noteBulkIssued(Warp &w, const Instr &i, int lane, u32 addr, u32 n) {
   const u16 writer = u16(bulkWriter + w.id);
-  updateCells(addr - sharedStart, n, [&](const RaceCell &x) -> RaceCell {
+  updateCells(addr - sharedStart, n, [&](RaceCell &x) {
     if (x.generation == generation) {
       if (x.writer)
         checkWriter(w, i, lane, addr, x, "overwrites", "write after write");
       checkReader(w, i, lane, addr, x);
     }
-    return {generation, writer, pendingCopy, 0, 0, 0, 0};
+    x = {generation, writer, pendingCopy, 0, 0, 0, 0};
   });
 }
 
@@ -282,10 +303,9 @@ void Cta::noteBulkLanded(const BulkJob &job) {
   if (++w.bulkEpoch >= 0xfff0)
     nextGeneration();
   const u16 writer = u16(bulkWriter + job.warp), epoch = w.bulkEpoch;
-  updateCells(job.destination - sharedStart, job.bytes, [&](RaceCell x) {
+  updateCells(job.destination - sharedStart, job.bytes, [&](RaceCell &x) {
     if (x.generation == generation && x.writer == writer)
       x.writeEpoch = epoch;
-    return x;
   });
   if (!partialOrder)
     return;
@@ -298,12 +318,11 @@ void Cta::noteBulkLanded(const BulkJob &job) {
 void Cta::nextGeneration() {
   u32 old = generation++;
   auto keepPending = [&](u32 addr, u32 n) {
-    updateCells(addr - sharedStart, n, [&](RaceCell x) {
+    updateCells(addr - sharedStart, n, [&](RaceCell &x) {
       if (x.generation == old && x.writeEpoch == pendingCopy) {
         x.generation = generation;
         x.reader = 0;
       }
-      return x;
     });
   };
   for (Warp &w : warps) {
