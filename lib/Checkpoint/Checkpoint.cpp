@@ -2,11 +2,12 @@
 
 #include "kvcache/Checkpoint/Checkpoint.h"
 #include "PlainScanner.h"
+#include "ScaleNames.h"
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <thread>
-#include <unordered_map>
 
 using namespace kvcache;
 
@@ -70,20 +71,19 @@ static Error readJsonIfPresent(const std::string &path,
 
 namespace {
 
-/// Calls `work(begin, end)` for parts of 0 to `count`, on several threads where
-/// that pays.
-template <typename Work> void forChunks(size_t count, const Work &work) {
-  constexpr size_t smallest = 4096;
-  size_t chunks = std::min<size_t>(
-      {count / smallest, 8, std::max(1u, std::thread::hardware_concurrency())});
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < chunks; ++i)
-    threads.emplace_back([&work, count, chunks, i] {
-      work(count * i / chunks, count * (i + 1) / chunks);
-    });
-  work(0, chunks ? count / chunks : count);
-  for (std::thread &thread : threads)
-    thread.join();
+/// A shard, and those of its tensors that attentionTensors() promises.
+struct Shard {
+  SafetensorsFile file;
+  std::vector<const Tensor *> attention;
+};
+
+Expected<Shard> openShard(const std::string &path) {
+  Expected<SafetensorsFile> file = SafetensorsFile::open(path);
+  if (!file)
+    return file.error();
+  // Here, where the names have just been read.
+  std::vector<const Tensor *> attention = findAttentionTensors(*file);
+  return Shard{std::move(*file), std::move(attention)};
 }
 
 /// Opens files on several threads while the caller does something else.
@@ -113,32 +113,31 @@ public:
   }
 
   /// After finish(); a path that was not asked for is opened now.
-  Expected<SafetensorsFile> take(const std::string &path) {
+  Expected<Shard> take(const std::string &path) {
     for (size_t i = 0; i < paths.size(); ++i)
       if (paths[i] == path && results[i])
         return std::move(*results[i]);
-    return SafetensorsFile::open(path);
+    return openShard(path);
   }
 
 private:
   void work() {
     for (size_t i; (i = next++) < paths.size();)
-      results[i] = SafetensorsFile::open(paths[i]);
+      results[i] = openShard(paths[i]);
   }
 
   std::vector<std::string> paths;
-  std::vector<std::optional<Expected<SafetensorsFile>>> results;
+  std::vector<std::optional<Expected<Shard>>> results;
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
 };
 
 } // namespace
 
-/// Tensor and shard, as an index pairs them.
-using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;
-
-/// The index as it is mostly written; false if there is more to it.
-static bool scanIndex(std::string_view text, WeightMap &weights) {
+/// Calls `visit(tensor, shard)` for the pairs of an index as it is mostly
+/// written; false if there is more to it.
+template <typename Visit>
+static bool scanIndex(std::string_view text, const Visit &visit) {
   PlainScanner scanner(text);
   bool hasWeights = false;
   auto skipFlat = [&](std::string_view) {
@@ -150,7 +149,7 @@ static bool scanIndex(std::string_view text, WeightMap &weights) {
     std::string_view shard;
     if (!scanner.string(shard))
       return false;
-    weights.emplace_back(name, shard);
+    visit(name, shard);
     return true;
   };
   return scanner.object([&](std::string_view name) {
@@ -164,13 +163,10 @@ static bool scanIndex(std::string_view text, WeightMap &weights) {
          scanner.atEnd();
 }
 
-/// Any index. The strings are those of `document`.
-static Error parseIndex(std::string_view text, const std::string &path,
-                        JsonValue &document, WeightMap &weights) {
-  Expected<JsonValue> parsed = parseJson(text, path);
-  if (!parsed)
-    return parsed.error();
-  document = std::move(*parsed);
+/// As scanIndex(), for any index. The strings are those of `document`.
+template <typename Visit>
+static Error visitIndex(const JsonValue &document, const std::string &path,
+                        const Visit &visit) {
   const JsonValue *map = document.find("weight_map");
   if (!map || !map->isObject())
     return makeError(path + ": expected an object with an object "
@@ -179,7 +175,7 @@ static Error parseIndex(std::string_view text, const std::string &path,
     if (!shard.isString())
       return makeError(path + ": weight_map: '" + name +
                        "' must name a file by a string");
-    weights.emplace_back(name, shard.asString());
+    visit(name, shard.asString());
   }
   return Error::success();
 }
@@ -195,73 +191,81 @@ Error Checkpoint::openIndexed(const std::string &indexPath,
   Expected<MappedFile> text = MappedFile::open(indexPath);
   if (!text)
     return text.error();
-  JsonValue document;
-  WeightMap weights;
   std::string_view whole(reinterpret_cast<const char *>(text->data()),
                          size_t(text->size()));
-  // Two names and some quotes a tensor.
-  weights.reserve(whole.size() / 64);
-  if (!scanIndex(whole, weights)) {
-    weights.clear();
-    if (Error error = parseIndex(whole, indexPath, document, weights))
+  /// What the index says that a shard holds.
+  struct Listed {
+    size_t count = 0;
+    uint64_t nameSum = 0;
+    size_t file = 0; ///< its position in `files`
+  };
+  std::map<std::string_view, Listed> listed;
+  std::string_view previous;
+  Listed *current = nullptr;
+  auto add = [&](std::string_view tensor, std::string_view shard) {
+    // Neighbours mostly have the same one.
+    if (!current || shard != previous) {
+      previous = shard;
+      current = &listed[shard];
+    }
+    ++current->count;
+    current->nameSum += hashTensorName(tensor);
+  };
+  JsonValue document;
+  bool isPlain = scanIndex(whole, add);
+  if (!isPlain) {
+    Expected<JsonValue> parsed = parseJson(whole, indexPath);
+    if (!parsed)
+      return parsed.error();
+    document = std::move(*parsed);
+    listed.clear();
+    current = nullptr;
+    if (Error error = visitIndex(document, indexPath, add))
       return error;
   }
-
-  std::vector<std::string> names;
-  std::unordered_map<std::string_view, size_t> shardOf;
-  std::string_view previous;
-  for (const auto &[tensor, shard] : weights)
-    if (shard != previous) {
-      previous = shard;
-      if (shardOf.emplace(shard, 0).second)
-        names.emplace_back(shard);
-    }
-  if (names.empty())
+  if (listed.empty())
     return makeError(indexPath + ": weight_map names no shard");
-  std::sort(names.begin(), names.end());
-  files.reserve(names.size());
+
+  files.reserve(listed.size());
   opener.finish();
-  for (const std::string &name : names) {
+  bool isExact = true;
+  for (auto &[name, tensors] : listed) {
     if (!isSafeRelativePath(name))
-      return makeError(indexPath + ": weight_map: the shard name '" + name +
+      return makeError(indexPath + ": weight_map: the shard name '" +
+                       std::string(name) +
                        "' must stay below the checkpoint's folder");
-    std::string path = joinPath(this->root, name);
-    Expected<SafetensorsFile> file = opener.take(path);
-    if (!file && !pathExists(path))
+    std::string path = joinPath(root, std::string(name));
+    Expected<Shard> shard = opener.take(path);
+    if (!shard && !pathExists(path))
       return makeError(path + ": no such file, but " + indexPath +
                        " names it as a shard");
-    if (!file)
-      return file.error();
-    shardOf[name] = files.size();
-    files.push_back(std::move(*file));
+    if (!shard)
+      return shard.error();
+    isExact = isExact && shard->file.tensors().size() == tensors.count &&
+              shard->file.nameSum() == tensors.nameSum;
+    tensors.file = files.size();
+    addShard(std::move(shard->file), std::move(shard->attention));
   }
+  if (isExact)
+    return Error::success();
 
-  // Most of the work of a large index; what is not where it says is rare.
-  std::vector<char> missing(weights.size(), 0);
-  forChunks(weights.size(), [&](size_t begin, size_t end) {
-    std::string_view shard;
-    const SafetensorsFile *file = nullptr;
-    for (size_t i = begin; i < end; ++i) {
-      if (!file || weights[i].second != shard) {
-        shard = weights[i].second;
-        file = &files[shardOf.find(shard)->second];
-      }
-      missing[i] = !file->find(weights[i].first);
-    }
-  });
+  std::string absent, example;
   size_t misplaced = 0;
-  std::string example;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (!missing[i])
-      continue;
-    std::string_view key = weights[i].first;
-    if (!find(key))
-      return makeError(indexPath + ": names the tensor '" + std::string(key) +
-                       "' in " + std::string(weights[i].second) +
-                       ", but no shard has it");
-    if (misplaced++ == 0)
-      example = key;
-  }
+  auto check = [&](std::string_view tensor, std::string_view shard) {
+    if (!absent.empty() || files[listed[shard].file].find(tensor))
+      return;
+    if (!find(tensor))
+      absent = "names the tensor '" + std::string(tensor) + "' in " +
+               std::string(shard) + ", but no shard has it";
+    else if (misplaced++ == 0)
+      example = tensor;
+  };
+  if (isPlain)
+    scanIndex(whole, check);
+  else if (Error error = visitIndex(document, indexPath, check))
+    return error;
+  if (!absent.empty())
+    return makeError(indexPath + ": " + absent);
   if (misplaced != 0)
     findings.push_back({Severity::Warning, "", example, indexPath,
                         indexPath + ": " + std::to_string(misplaced) +
@@ -307,10 +311,10 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path,
     if (endsWith(path, ".json"))
       return makeError(path + ": expected a folder or a .safetensors file; "
                               "name the folder that holds this file");
-    Expected<SafetensorsFile> file = SafetensorsFile::open(path);
-    if (!file)
-      return file.error();
-    checkpoint.files.push_back(std::move(*file));
+    Expected<Shard> shard = openShard(path);
+    if (!shard)
+      return shard.error();
+    checkpoint.addShard(std::move(shard->file), std::move(shard->attention));
   } else {
     Expected<std::vector<std::string>> entries = listDirectory(path);
     if (!entries)
@@ -353,10 +357,11 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path,
       ShardOpener opener(paths);
       opener.finish();
       for (const std::string &shard : paths) {
-        Expected<SafetensorsFile> file = opener.take(shard);
-        if (!file)
-          return file.error();
-        checkpoint.files.push_back(std::move(*file));
+        Expected<Shard> opened = opener.take(shard);
+        if (!opened)
+          return opened.error();
+        checkpoint.addShard(std::move(opened->file),
+                            std::move(opened->attention));
       }
     }
   }
@@ -374,6 +379,12 @@ Expected<Checkpoint> Checkpoint::open(const std::string &path,
           checkDeclarations(checkpoint.hfQuantFile, {""}, {"quantization"}))
     return error;
   return checkpoint;
+}
+
+void Checkpoint::addShard(SafetensorsFile file,
+                          std::vector<const Tensor *> tensors) {
+  files.push_back(std::move(file));
+  attention.push_back(std::move(tensors));
 }
 
 const Tensor *Checkpoint::find(std::string_view name,

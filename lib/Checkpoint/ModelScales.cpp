@@ -98,22 +98,17 @@ private:
   }
 
   void findModules() {
-    for (const SafetensorsFile &file : checkpoint.shards())
-      for (const Tensor &tensor : file.tensors()) {
-        std::string_view name = tensor.name, path, leaf, above, part;
-        if (!splitLast(name, path, leaf))
-          continue;
-        // Projections come first: they are most of what there is.
-        if (splitLast(path, above, part) && isQKVProjection(part) &&
+    for (const std::vector<const Tensor *> &tensors :
+         checkpoint.attentionTensors())
+      for (const Tensor *tensor : tensors) {
+        std::string_view path, leaf, above, part;
+        if (splitLast(tensor->name, path, leaf) &&
+            splitLast(path, above, part) && isQKVProjection(part) &&
             isAttentionModule(above) && !isEncoderLayer(above)) {
           Module &module = addModule(attentionModule(above));
           module.latent = module.latent || part.substr(0, 4) == "kv_a";
         }
-        // Most scales are those of weights.
-        if (leaf.substr(0, 6) == "weight" ||
-            leaf.find("scal") == std::string_view::npos)
-          continue;
-        ScaleName scale = classifyScaleName(name);
+        ScaleName scale = classifyScaleName(tensor->name);
         bool isCache =
             scale.kind == ScaleName::KV ||
             (scale.kind == ScaleName::Single &&

@@ -144,26 +144,6 @@ Error readMetadata(const JsonValue &value,
   return Error::success();
 }
 
-/// Mixes 8 bytes at a time.
-size_t hashName(std::string_view name) {
-  constexpr uint64_t factor = 0x9E3779B97F4A7C15;
-  uint64_t hash = name.size() * factor;
-  auto mix = [&](uint64_t word) {
-    hash = (hash ^ word) * factor;
-    hash ^= hash >> 32;
-  };
-  while (name.size() >= 8) {
-    uint64_t word;
-    std::memcpy(&word, name.data(), 8);
-    mix(word);
-    name.remove_prefix(8);
-  }
-  uint64_t rest = 0;
-  std::memcpy(&rest, name.data(), name.size());
-  mix(rest);
-  return size_t(hash);
-}
-
 /// True if the JSON holds the number -0 outside of strings. It is read as the
 /// integer 0; the safetensors package refuses it as an offset or size.
 bool hasNegativeZero(std::string_view json) {
@@ -212,6 +192,28 @@ std::string kvcache::formatShape(const std::vector<int64_t> &shape) {
   return text + "]";
 }
 
+uint64_t kvcache::hashTensorName(std::string_view name) {
+  // 8 bytes at a time.
+  constexpr uint64_t factor = 0x9E3779B97F4A7C15;
+  uint64_t hash = name.size() * factor;
+  auto mix = [&](uint64_t word) {
+    hash = (hash ^ word) * factor;
+    hash ^= hash >> 32;
+  };
+  while (name.size() >= 8) {
+    uint64_t word;
+    std::memcpy(&word, name.data(), 8);
+    mix(word);
+    name.remove_prefix(8);
+  }
+  uint64_t rest = 0;
+  std::memcpy(&rest, name.data(), name.size());
+  mix(rest);
+  // Once more, as the last word alone is far from random bits in a sum.
+  mix(0);
+  return hash;
+}
+
 template <typename T>
 static T loadElement(const Tensor &tensor, int64_t index) {
   T value;
@@ -253,9 +255,9 @@ Expected<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
   return file;
 }
 
-size_t SafetensorsFile::findSlot(std::string_view name) const {
+size_t SafetensorsFile::findSlot(std::string_view name, uint64_t hash) const {
   size_t mask = index.size() - 1;
-  size_t slot = hashName(name) & mask;
+  size_t slot = size_t(hash) & mask;
   while (index[slot] != 0 && list[index[slot] - 1].name != name)
     slot = (slot + 1) & mask;
   return slot;
@@ -264,7 +266,7 @@ size_t SafetensorsFile::findSlot(std::string_view name) const {
 const Tensor *SafetensorsFile::find(std::string_view name) const {
   if (list.empty())
     return nullptr;
-  uint32_t entry = index[findSlot(name)];
+  uint32_t entry = index[findSlot(name, hashTensorName(name))];
   return entry ? &list[entry - 1] : nullptr;
 }
 
@@ -276,6 +278,7 @@ bool SafetensorsFile::scanHeader(std::string_view json,
   // Neighbours mostly have the same one.
   std::string_view dtypeText;
   DType dtype = DType::F32;
+  std::vector<int64_t> shape;
 
   auto scanMetadata = [&](std::string_view key) {
     std::string_view value;
@@ -296,13 +299,17 @@ bool SafetensorsFile::scanHeader(std::string_view json,
       return true;
     }
     uint64_t number = 0;
-    if (bit == 2)
-      return scanner.array([&] {
+    if (bit == 2) {
+      shape.clear();
+      bool good = scanner.array([&] {
         if (!scanner.number(number))
           return false;
-        entry.tensor.shape.push_back(int64_t(number));
+        shape.push_back(int64_t(number));
         return true;
       });
+      entry.tensor.shape = shape;
+      return good;
+    }
     unsigned count = 0;
     return field == "data_offsets" && scanner.array([&] {
       return count < 2 &&
@@ -425,7 +432,9 @@ Error SafetensorsFile::readHeader() {
           "' ends at byte " + std::to_string(entry.end) +
           " of the data, but there are only " + std::to_string(dataSize));
     tensor.data = data + entry.begin;
-    size_t slot = findSlot(tensor.name);
+    uint64_t hash = hashTensorName(tensor.name);
+    sumOfNames += hash;
+    size_t slot = findSlot(tensor.name, hash);
     if (index[slot] != 0)
       return fail("the name occurs twice in the header");
     list.push_back(std::move(tensor));

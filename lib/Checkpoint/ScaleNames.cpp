@@ -163,3 +163,18 @@ bool kvcache::isUnknownAttentionScale(std::string_view name) {
   }
   return false;
 }
+
+std::vector<const Tensor *>
+kvcache::findAttentionTensors(const SafetensorsFile &file) {
+  std::vector<const Tensor *> found;
+  for (const Tensor &tensor : file.tensors()) {
+    std::string_view path, leaf, above, part;
+    bool isProjection = splitLast(tensor.name, path, leaf) &&
+                        splitLast(path, above, part) && isQKVProjection(part);
+    if (isProjection ||
+        classifyScaleName(tensor.name).kind != ScaleName::NotAScale ||
+        isUnknownAttentionScale(tensor.name))
+      found.push_back(&tensor);
+  }
+  return found;
+}

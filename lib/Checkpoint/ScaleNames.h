@@ -35,6 +35,10 @@ bool isQKVProjection(std::string_view part);
 /// norm's.
 bool isUnknownAttentionScale(std::string_view name);
 
+/// Those of the file whose names are a projection's to queries, keys and
+/// values, a scale's of classifyScaleName(), or an unknown one's.
+std::vector<const Tensor *> findAttentionTensors(const SafetensorsFile &file);
+
 } // namespace kvcache
 
 #endif // KVCACHE_LIB_CHECKPOINT_SCALENAMES_H

@@ -18,13 +18,16 @@ static bool isNumber(std::string_view part) {
                      [](unsigned char c) { return std::isdigit(c); });
 }
 
-static void collectFile(const SafetensorsFile &file, ScaleSource &source,
+static void collectFile(const std::string &path,
+                        const std::vector<const Tensor *> &tensors,
+                        ScaleSource &source,
                         std::unordered_map<std::string_view, size_t> &known) {
-  for (const Tensor &tensor : file.tensors()) {
+  for (const Tensor *entry : tensors) {
+    const Tensor &tensor = *entry;
     ScaleName name = classifyScaleName(tensor.name);
     if (name.kind == ScaleName::NotAScale) {
       if (isUnknownAttentionScale(tensor.name))
-        source.unknown.push_back({std::string(tensor.name), file.path(),
+        source.unknown.push_back({std::string(tensor.name), path,
                                   "a scale-like name of no known form"});
       continue;
     }
@@ -35,7 +38,7 @@ static void collectFile(const SafetensorsFile &file, ScaleSource &source,
                    first.tensor->shape == tensor.shape &&
                    std::memcmp(first.tensor->data, tensor.data,
                                size_t(tensor.bytes)) == 0;
-      first.repetitions.push_back({file.path(), equal});
+      first.repetitions.push_back({path, equal});
       continue;
     }
     ScaleCandidate candidate;
@@ -43,7 +46,7 @@ static void collectFile(const SafetensorsFile &file, ScaleSource &source,
     candidate.role = name.role;
     candidate.module = name.module;
     candidate.key = tensor.name;
-    candidate.file = file.path();
+    candidate.file = path;
     candidate.tensor = &tensor;
     source.candidates.push_back(std::move(candidate));
   }
@@ -53,8 +56,9 @@ ScaleSource kvcache::collectScales(const Checkpoint &checkpoint) {
   ScaleSource source;
   source.name = checkpoint.path();
   std::unordered_map<std::string_view, size_t> known;
-  for (const SafetensorsFile &file : checkpoint.shards())
-    collectFile(file, source, known);
+  for (size_t i = 0; i < checkpoint.shards().size(); ++i)
+    collectFile(checkpoint.shards()[i].path(), checkpoint.attentionTensors()[i],
+                source, known);
   return source;
 }
 
@@ -113,7 +117,7 @@ Expected<ScaleSource> kvcache::openScaleOverlay(const std::string &path) {
     return file.error();
   source.owned.push_back(std::move(*file));
   std::unordered_map<std::string_view, size_t> known;
-  collectFile(source.owned.front(), source, known);
+  collectFile(path, findAttentionTensors(source.owned.front()), source, known);
   return source;
 }
 

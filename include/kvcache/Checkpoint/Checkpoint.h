@@ -45,6 +45,13 @@ public:
   /// In the order of their names.
   const std::vector<SafetensorsFile> &shards() const { return files; }
 
+  /// Of each shard, the tensors whose names speak of attention's inputs: those
+  /// of projections to queries, keys and values, and scales that may be a
+  /// cache's.
+  const std::vector<std::vector<const Tensor *>> &attentionTensors() const {
+    return attention;
+  }
+
   /// The first shard's tensor of that name, or null. `shard`, if given,
   /// receives the file it came from.
   const Tensor *find(std::string_view name,
@@ -66,10 +73,12 @@ private:
   std::vector<SafetensorsFile> files;
   std::optional<JsonFile> configFile, hfQuantFile;
   std::vector<Diagnostic> findings;
+  std::vector<std::vector<const Tensor *>> attention;
 
   /// `present`: the safetensors files that the folder has.
   Error openIndexed(const std::string &indexPath,
                     const std::vector<std::string> &present);
+  void addShard(SafetensorsFile file, std::vector<const Tensor *> tensors);
 };
 
 } // namespace kvcache

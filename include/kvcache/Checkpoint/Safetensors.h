@@ -75,6 +75,10 @@ std::string formatShape(const std::vector<int64_t> &shape);
 /// another element type.
 Expected<double> readFloatElement(const Tensor &tensor, int64_t index);
 
+/// 64 bits of a name. Sums of them over sets of names differ where the sets do,
+/// but for one case in 2^64; somebody who tries can find names that do not.
+uint64_t hashTensorName(std::string_view name);
+
 class SafetensorsFile {
 public:
   /// Maps the file and checks its header: all sizes and offsets in 64 bits, no
@@ -87,6 +91,8 @@ public:
   const std::vector<Tensor> &tensors() const { return list; }
   /// Null if the file has no such tensor.
   const Tensor *find(std::string_view name) const;
+  /// hashTensorName(), summed up over all tensors.
+  uint64_t nameSum() const { return sumOfNames; }
   /// The `__metadata__` of the header.
   const std::map<std::string, std::string> &metadata() const {
     return headerMetadata;
@@ -99,14 +105,15 @@ private:
   MappedFile map;
   std::vector<Tensor> list;
   std::map<std::string, std::string> headerMetadata;
-  uint64_t headerLength = 0;
+  uint64_t headerLength = 0, sumOfNames = 0;
   /// Names that do not stand in the header as they are.
   std::deque<std::string> parsedNames;
   /// Open addressing over `list`: position + 1, 0 is free; a power of two.
   std::vector<uint32_t> index;
 
-  /// Position of `name` in `index`: its entry, or the free place for it.
-  size_t findSlot(std::string_view name) const;
+  /// Position in `index` of the name with that hash: its entry, or the free
+  /// place for it.
+  size_t findSlot(std::string_view name, uint64_t hash) const;
   /// An entry of the header.
   struct Entry {
     Tensor tensor;

@@ -129,6 +129,11 @@ TEST_F(CheckpointFolder, ChecksTheIndexAgainstTheShards) {
   expectProblem(folder.root, "names no shard");
   folder.text(index, "{");
   expectProblem(folder.root, folder.path(index) + ": not valid JSON");
+  // As many names as the shards have, and of the same parts.
+  folder.tensors("m4.safetensors", one("l.1.k").f32("l.2.v", 1));
+  folder.text(index, R"({"weight_map": {"l.1.v": "m4.safetensors",
+                                        "l.2.k": "m4.safetensors"}})");
+  expectProblem(folder.root, "names the tensor 'l.1.v' in m4.safetensors");
   folder.text(index, R"({"weight_map": {"a": "m2.safetensors",
                                         "b": "m1.safetensors"}})");
   Expected<Checkpoint> checkpoint = Checkpoint::open(folder.root);
