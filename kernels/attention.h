@@ -395,9 +395,10 @@ KVCACHE_DEVICE void publishChunk(const AttentionShape &shape, u32 at, int pitch,
   }
 }
 
-/// The warps' accumulators go to shared memory, [warp][column][dim] f32.
-KVCACHE_DEVICE void publish(const AttentionShape &shape, u32 shared, u32 pairs,
-                            u32 warp, u32 lane, WarpState &state) {
+/// The warps' accumulators go to shared memory, [warp][column][dim] f32. `cap`:
+/// see Queries.
+KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
+                            u32 pairs, u32 warp, u32 lane, WarpState &state) {
   u32 g = lane >> 2, t = lane & 3;
   const int pitch = 4 * mergePitch(shape.headDim);
   const int columns = tilesN(shape.columns) * columnsPerTile;
@@ -411,16 +412,21 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, u32 shared, u32 pairs,
       publishChunk(shape, at + 64 * c, pitch, state.o[i][c]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sum = state.sum[i][h];
-      sum += ptx::shuffleXor(sum, 4);
-      sum += ptx::shuffleXor(sum, 8);
-      sum += ptx::shuffleXor(sum, 16);
+      float sum = state.sum[i][h], negRef = state.negRef[i][h];
+      if (sumsByProduct(shape)) {
+        sum = ptx::shuffle(state.sum[i][0] + state.sum[i][2], 8 * t + 4 * h);
+      } else {
+        sum += ptx::shuffleXor(sum, 4);
+        sum += ptx::shuffleXor(sum, 8);
+        sum += ptx::shuffleXor(sum, 16);
+      }
+      if (shape.hasSoftCap)
+        negRef -= cap;
       // Without tokens: reference minus infinity, no weight in the merge.
       bool unset = (state.fresh >> (2 * i + h) & 1u) != 0;
       if (g == 0)
-        ptx::storeSharedV2(
-            pairs + (warp * columns + column + h) * 8,
-            unset ? ptx::asFloat(minusInfinity) : -state.negRef[i][h], sum);
+        ptx::storeSharedV2(pairs + (warp * columns + column + h) * 8,
+                           unset ? ptx::asFloat(minusInfinity) : -negRef, sum);
     }
   }
 }

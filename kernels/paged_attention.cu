@@ -87,7 +87,7 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
   walk.ring = ring;
   walk.k = ring + fragmentOffset(shape, false, lane);
 
-  clear(shape, state);
+  clear(shape, q.cap, state);
 #pragma unroll 1
   for (int i = 0; i < stages - 1; ++i) {
     if (i < tiles) {
@@ -258,7 +258,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const int padded = tilesN(shape.columns) * columnsPerTile;
   u32 pairs = shared + warpsPerCta * padded * mergePitch(head_dim) * 4;
   u32 flag = pairs + warpsPerCta * padded * 8;
-  publish(shape, shared, pairs, warp, lane, state);
+  publish(shape, soft_cap, shared, pairs, warp, lane, state);
   ptx::ctaSync();
 
   const Partials part = partialsOf(
@@ -348,7 +348,9 @@ KVCACHE_EXPORT kvcache_paged_attention(
                                 has_soft_cap != 0,
                                 has_sinks != 0,
                                 has_alibi != 0,
-                                false};
+                                false,
+                                0,
+                                has_lse != 0};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
                  out, lse, partials, counters, sinks, alibi_slopes, score_scale,
                  output_scale, soft_cap, max_tokens, max_sequences,
@@ -397,7 +399,9 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
                                 has_soft_cap != 0,
                                 has_sinks != 0,
                                 has_alibi != 0,
-                                true};
+                                true,
+                                0,
+                                has_lse != 0};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
                  out, lse, partials, counters, sinks, alibi_slopes, score_scale,
                  output_scale, soft_cap, max_tokens, max_sequences,

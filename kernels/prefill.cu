@@ -134,7 +134,9 @@ KVCACHE_EXPORT kvcache_prefill(
                                 has_soft_cap != 0,
                                 has_sinks != 0,
                                 has_alibi != 0,
-                                false};
+                                false,
+                                0,
+                                has_lse != 0};
   AttentionShape shape = codes;
   shape.cacheType = CacheF16; // what the tiles hold
   const float unit = decodedUnit(arch, cache_type);
@@ -178,7 +180,7 @@ KVCACHE_EXPORT kvcache_prefill(
   shared += warps * queryArea;
 
   WarpState state;
-  clear(shape, state);
+  clear(shape, soft_cap, state);
   const int pitch = rowPitch(head_dim, 2);
   // From a lane's row of K to its row of V.
   const int toV = prefillTile * pitch + fragmentOffset(shape, true, lane) -
@@ -236,7 +238,7 @@ KVCACHE_EXPORT kvcache_prefill(
 
   const int padded = tilesN(shape.columns) * columnsPerTile;
   u32 pairs = shared + warps * padded * mergePitch(head_dim) * 4;
-  publish(shape, shared, pairs, warp, lane, state);
+  publish(shape, soft_cap, shared, pairs, warp, lane, state);
   ptx::warpSync();
   const int quads = head_dim / 4;
 #pragma unroll 1

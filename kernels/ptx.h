@@ -364,6 +364,25 @@ KVCACHE_DEVICE void mmaBF16(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+// mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 with B = 1: D += sums of
+// rows
+//
+//        A (16 x 8)   k 2t,2t+1          D (16 x 8)   any column
+//        row g          a0               row g          d[0], d[1]
+//        row g+8        a1               row g+8        d[2], d[3]
+KVCACHE_DEVICE void mmaSums(float *d, u32 a0, u32 a1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(0x3c003c00));
+}
+// the same of bf16
+KVCACHE_DEVICE void mmaSumsBF16(float *d, u32 a0, u32 a1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(0x3f803f80));
+}
 
 //===----------------------------------------------------------------------===//
 // Asynchronous copies

@@ -60,6 +60,7 @@ struct AttentionShape {
   int rows, heads, columns; // query rows, heads and columns of a CTA
   bool hasWindow, hasSoftCap, hasSinks, hasAlibi, runtimeStrides;
   int ropeDim = 0; // elements of a row of K behind those of headDim (MLA)
+  bool hasLse = true;
 };
 
 /// The largest values of an array extent below. A warp has at most 18 chunks of
@@ -98,18 +99,26 @@ KVCACHE_DEVICE u32 fragmentOffset(const AttentionShape &shape, bool isV,
 /// those of a P, f16 or bf16, that is 2 or more, infinite or NaN.
 constexpr u32 rescaleNow = 0x40004000u;
 
+/// Whether the sums of P are a product with ones, of what P was rounded to: one
+/// instruction for 16 tokens of 8 columns. An LSE asks for more than the 11
+/// bits of P, which may have lost its smallest values.
+KVCACHE_DEVICE bool sumsByProduct(const AttentionShape &shape) {
+  return !shape.hasLse;
+}
+
 /// What a warp carries from tile to tile. Index n: N tile; h: columns 2t + h.
 struct WarpState {
   float o[maxTilesN][maxChunks][4];
-  float sum[maxTilesN][2];    // this lane's tokens only
-  float negRef[maxTilesN][2]; // minus the reference, log2 units
+  float sum[maxTilesN][4];    // [h], of this lane's tokens; or see mmaSums
+  float negRef[maxTilesN][2]; // minus the reference, plus a soft cap; log2
   u32 fresh;                  // bit 2n + h: no reference yet; rescaleNow
   u32 nanK;                   // see decode4
   u32 nanV[maxChunks]; // bytes 0, 2: dim 16c + 2g; 1, 3: dim 16c + 2g + 1
 };
 
-/// Nothing accumulated, no column with a reference.
-KVCACHE_DEVICE void clear(const AttentionShape &shape, WarpState &state) {
+/// Nothing accumulated, no column with a reference. `cap`: see Queries.
+KVCACHE_DEVICE void clear(const AttentionShape &shape, float cap,
+                          WarpState &state) {
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
@@ -119,8 +128,9 @@ KVCACHE_DEVICE void clear(const AttentionShape &shape, WarpState &state) {
         state.o[i][c][e] = 0.f;
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      state.sum[i][h] = state.negRef[i][h] = 0.f;
+    for (int e = 0; e < 4; ++e)
+      state.sum[i][e] = 0.f;
+    state.negRef[i][0] = state.negRef[i][1] = shape.hasSoftCap ? cap : 0.f;
   }
   state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
   state.nanK = 0;
@@ -270,7 +280,7 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
           if (shape.hasSoftCap)
             x = __builtin_fmaf(
                 ptx::reciprocal(ptx::exp2(x * q.scale[i][e & 1]) + 1.f),
-                -2.f * q.cap, q.cap + negRef);
+                -2.f * q.cap, negRef);
           else
             x = __builtin_fmaf(x, q.scale[i][e & 1], negRef);
         }
@@ -337,7 +347,7 @@ KVCACHE_DEVICE float tileMaximum(const AttentionShape &shape, const Scores &s,
 }
 
 /// P = 2^s in pairs of f16 (bf16 for such a cache) of columns 2t, 2t + 1, and
-/// its sums over this lane's tokens.
+/// its sums over this lane's tokens, where they are no product.
 KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
                                  u32 (&p)[maxTilesN][2 * maxTilesM],
                                  float (&sum)[maxTilesN][2]) {
@@ -350,6 +360,8 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
         float a = ptx::exp2(s[i][m][2 * e]), b = ptx::exp2(s[i][m][2 * e + 1]);
         p[i][2 * m + e] = shape.cacheType == CacheBF16 ? ptx::packBF16(a, b)
                                                        : ptx::packF16(a, b);
+        if (sumsByProduct(shape))
+          continue;
         sum[i][0] = m + e ? sum[i][0] + a : a;
         sum[i][1] = m + e ? sum[i][1] + b : b;
       }
@@ -376,7 +388,7 @@ KVCACHE_DEVICE float raiseReference(float top, u32 fresh, u32 bit,
 /// headroom, and rescales what was accumulated. The first tile comes here as
 /// well and sets the references, but for columns that see none of its tokens.
 /// Rare otherwise.
-KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
+KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s, u32 lane,
                             WarpState &state) {
   u32 unset = 0;
 #pragma unroll
@@ -388,12 +400,20 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s,
       f[h] =
           raiseReference(tileMaximum(shape, s, i, h), state.fresh,
                          1u << (2 * i + h), state.negRef[i][h], raise, unset);
-      state.sum[i][h] *= f[h];
+      if (!sumsByProduct(shape))
+        state.sum[i][h] *= f[h];
 #pragma unroll
       for (int m = 0; m < shape.tile / 16; ++m) {
         s[i][m][h] -= raise;
         s[i][m][2 + h] -= raise;
       }
+    }
+    if (sumsByProduct(shape)) {
+      const float even = ptx::shuffle(f[0], lane >> 3);
+      const float odd = ptx::shuffle(f[1], lane >> 3);
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        state.sum[i][e] *= lane & 4 ? odd : even;
     }
 #pragma unroll
     for (int c = 0; c < chunksOf(shape); ++c) {
@@ -457,7 +477,7 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
   }
   if (__builtin_expect(ptx::any((big & rescaleNow) != 0 || masked), 0)) {
     maskScores(shape, s, mask, nan, lane);
-    rescale(shape, s, state);
+    rescale(shape, s, lane, state);
     exponentials(shape, s, p, sum);
     if (zeroesV)
       zeroUnseen(shape, vAddress - fragmentOffset(shape, true, lane), mask,
@@ -472,8 +492,10 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
 #pragma unroll
   for (int i = 0; i < n; ++i) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      state.sum[i][h] += sum[i][h];
+    for (int h = 0; h < 2; ++h) {
+      if (!sumsByProduct(shape))
+        state.sum[i][h] += sum[i][h];
+    }
   }
 
 #pragma unroll
@@ -484,6 +506,11 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
     for (int i = 0; i < n; ++i) {
       b0[i] = ptx::movmatrix(p[i][2 * m]);
       b1[i] = ptx::movmatrix(p[i][2 * m + 1]);
+      // Two halves of the sum of column g.
+      if (sumsByProduct(shape) && shape.cacheType == CacheBF16)
+        ptx::mmaSumsBF16(state.sum[i], b0[i], b1[i]);
+      else if (sumsByProduct(shape))
+        ptx::mmaSums(state.sum[i], b0[i], b1[i]);
     }
     if (is16Bit(shape)) {
 #pragma unroll

@@ -29,7 +29,7 @@ def main():
     pages = [instance(90, head_dim=d, page_size=p) for d, p in ((128, 1), (64, 2), (80, 4), (128, 8), (256, 128), (64, 512))]
     groups = [instance(90, q_heads=g, kv_heads=1, head_dim=d) for g, d in ((17, 128), (32, 128), (40, 64), (71, 128), (128, 64), (20, 256))]
     groups.append(instance(80, q_heads=34, kv_heads=1, head_dim=128, num_splits=2))
-    wide = {(c, d): instance(90 if c == 2 else 80, q_type=c - 2, cache_type=c, head_dim=d, q_heads=8, num_splits=s)
+    wide = {(c, d): instance(90 if c == 2 else 80, q_type=c - 2, cache_type=c, head_dim=d, q_heads=8, num_splits=s, has_lse=s - 1)
             for c, d, s in ((2, 64, 1), (2, 128, 2), (3, 128, 1), (3, 80, 2), (3, 256, 1), (2, 112, 1))}
     single = [instance(90, q_type=2, head_dim=128, q_heads=6), instance(80, q_type=2, num_splits=2)]
     rows = [instance(90, rows=2, q_heads=8, head_dim=128), instance(80, rows=4, q_heads=8, num_splits=3),

@@ -13,12 +13,12 @@ def main():
         return suite.attention.add(prefill=1, arch=arch, q_type=q_type, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim,
                                    page_size=page_size, layout=Layout(layout, page_size, kv_heads, head_dim), **more)
 
-    plain = [instance(90, q_heads=8, kv_heads=1, head_dim=128), instance(80), instance(90, q_heads=3, kv_heads=1, head_dim=80, q_type=0),
+    plain = [instance(90, q_heads=8, kv_heads=1, head_dim=128), instance(80, has_lse=0), instance(90, q_heads=3, kv_heads=1, head_dim=80, q_type=0),
              instance(80, q_heads=40, kv_heads=1, page_size=1), instance(90, q_heads=4, kv_heads=4, head_dim=256, layout="packed"),
              instance(90, q_heads=5, kv_heads=1, head_dim=112, page_size=128, layout="mixed"),
-             instance(90, cache_type=1, q_type=2, head_dim=64), instance(89, q_heads=8, kv_heads=1, head_dim=128), instance(80, cache_type=1, head_dim=96, layout="hnd")]
+             instance(90, cache_type=1, q_type=2, head_dim=64), instance(89, q_heads=8, kv_heads=1, head_dim=128, has_lse=0), instance(80, cache_type=1, head_dim=96, layout="hnd")]
     window = [instance(90, q_heads=8, kv_heads=2, has_window=1), instance(80, q_heads=8, kv_heads=2, has_window=1, has_lse=0)]
-    options = [instance(90, has_soft_cap=1, has_sinks=1), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1)]
+    options = [instance(90, has_soft_cap=1, has_sinks=1, has_lse=0), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1)]
     codes = [instance(90, q_type=3, out_type=1), instance(80, q_type=4, out_type=3, head_dim=80), instance(80, q_type=3, head_dim=128, q_heads=8)]
     suite.attention.compile()
 
