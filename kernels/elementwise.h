@@ -20,6 +20,14 @@ KVCACHE_DEVICE void load16(int type, const u8 *from, u32 (&in)[16]) {
     ptx::loadV4(in + 4 * i, from + 16 * i);
 }
 
+/// One element of an activation type as f32, exactly.
+KVCACHE_DEVICE float loadElement(int type, const u8 *from) {
+  if (type == F32)
+    return ptx::loadF32(reinterpret_cast<const float *>(from));
+  u32 bits = ptx::loadU16(from);
+  return type == F16 ? ptx::f16ToF32Low(bits) : ptx::asFloat(bits << 16);
+}
+
 /// Elements 4i .. 4i + 3 of 16 elements in registers, as f32, exactly.
 KVCACHE_DEVICE void widen4(int type, const u32 *in, int i, float *x) {
 #pragma unroll

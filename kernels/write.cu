@@ -15,15 +15,13 @@
 namespace kvcache {
 namespace kernels {
 
-/// Writes 16 elements. Codes: code = saturate(x / scale), division and
-/// conversion to nearest even. For a power of two the product with the
+/// Writes 16 elements of a type. Codes: code = saturate(x / scale), division
+/// and conversion to nearest even. For a power of two the product with the
 /// reciprocal is the same number: both are the correctly rounded x 2^-e, and
 /// the reciprocal is exact (2^-127 is a subnormal f32). Caches of 16 bits have
 /// no scale; their own type is copied bit by bit.
-KVCACHE_DEVICE void write16(int arch, int cacheType, int type, const u8 *from,
+KVCACHE_DEVICE void write16(int arch, int cacheType, int type, const u32 *in,
                             u8 *to, float scale, bool scaleIsPowerOfTwo) {
-  u32 in[16];
-  load16(type, from, in);
   if (cacheType >= CacheF16) {
     u32 out[8];
 #pragma unroll
@@ -52,6 +50,98 @@ KVCACHE_DEVICE void write16(int arch, int cacheType, int type, const u8 *from,
     codes[i] = encode4(arch, cacheType, x);
   }
   ptx::storeV4(to, codes);
+}
+
+/// The same of 16 elements in memory.
+KVCACHE_DEVICE void write16(int arch, int cacheType, int type, const u8 *from,
+                            u8 *to, float scale, bool scaleIsPowerOfTwo) {
+  u32 in[16];
+  load16(type, from, in);
+  write16(arch, cacheType, type, in, to, scale, scaleIsPowerOfTwo);
+}
+
+/// How keys are rotated: `row` has the cosines of dim / 2 angles and then their
+/// sines. Angle i turns elements i and i + dim / 2, or 2i and 2i + 1.
+struct Rotation {
+  const float *row;
+  int dim;
+  bool interleaved;
+};
+
+/// The rotation of a position; false if the table has none.
+KVCACHE_DEVICE bool rotationOf(const void *table, const long long *positions,
+                               int token, int dim, int interleaved,
+                               int numPositions, Rotation &rotation) {
+  i64 position = ptx::loadI64(positions, token);
+  rotation = {static_cast<const float *>(table) + position * dim, dim,
+              interleaved != 0};
+  return position >= 0 && position < numPositions;
+}
+
+/// Elements first .. first + 15 of a row of an activation type, rotated, as
+/// f32: (x, y) becomes (x cos - y sin, x sin + y cos), each product and sum
+/// rounded. Elements behind the rotary ones are as they were.
+KVCACHE_DEVICE void rotate16(int type, const u8 *from, int first,
+                             const Rotation &rotation, u32 *out) {
+#pragma clang fp contract(off)
+  const int dim = rotation.dim, half = dim / 2, bytes = activationBytes(type);
+  const bool interleaved = rotation.interleaved;
+  u32 in[16];
+  float x[16], y[16], cosine[16], sine[16];
+  load16(type, from, in);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    widen4(type, in, i, x + 4 * i);
+  bool rotates[16], isFirst[16];
+#pragma unroll
+  for (int e = 0; e < 16; ++e) {
+    rotates[e] = first + e < dim;
+    isFirst[e] = interleaved ? e % 2 == 0 : first + e < half;
+    y[e] = interleaved ? x[e ^ 1] : 0.f;
+  }
+  if (interleaved ? dim % 16 == 0 : half % 16 == 0) {
+    // All 16 elements are on one side of each border.
+    if (rotates[0]) {
+      int angle = interleaved ? first / 2 : isFirst[0] ? first : first - half;
+      u32 bits[16], sines[16];
+      const int loads = interleaved ? 2 : 4;
+#pragma unroll
+      for (int i = 0; i < loads; ++i) {
+        ptx::loadV4(bits + 4 * i, rotation.row + angle + 4 * i);
+        ptx::loadV4(sines + 4 * i, rotation.row + half + angle + 4 * i);
+      }
+#pragma unroll
+      for (int e = 0; e < 16; ++e) {
+        cosine[e] = ptx::asFloat(bits[interleaved ? e / 2 : e]);
+        sine[e] = ptx::asFloat(sines[interleaved ? e / 2 : e]);
+      }
+      if (!interleaved) {
+        load16(type, from + (isFirst[0] ? half : -half) * bytes, in);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          widen4(type, in, i, y + 4 * i);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < 16; ++e) {
+      if (!rotates[e])
+        continue;
+      int d = first + e;
+      int angle = interleaved ? d / 2 : isFirst[e] ? d : d - half;
+      cosine[e] = ptx::loadF32(rotation.row + angle);
+      sine[e] = ptx::loadF32(rotation.row + half + angle);
+      if (!interleaved)
+        y[e] = loadElement(type,
+                           from + (isFirst[e] ? e + half : e - half) * bytes);
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < 16; ++e) {
+    if (rotates[e])
+      x[e] = x[e] * cosine[e] + (isFirst[e] ? -y[e] : y[e]) * sine[e];
+    out[e] = ptx::asBits(x[e]);
+  }
 }
 
 /// Writes 16 elements of a tile of 128 as e4m3 codes, and its scale: the
@@ -94,17 +184,22 @@ using namespace kvcache::kernels;
 // aligned; slots [max_tokens]: page * page_size + offset. A slot below 0 skips
 // its row, one at or past num_slots is ignored. Strides in bytes, multiples of
 // 16. With per_head a CTA writes KV head blockIdx.y, whose scales it is given.
+// With a rotary_dim the first elements of keys are rotated: table
+// [rope_positions][rotary_dim] of f32, 16-byte aligned, positions [max_tokens];
+// a row whose position is outside the table is skipped.
 // Grid (writeGrid, writeGridY, 1), 128 threads, no shared memory.
 KVCACHE_EXPORT
 kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
-              const long long *slots, float k_scale, float v_scale,
+              const long long *slots, const void *rope_table,
+              const long long *positions, float k_scale, float v_scale,
               int max_tokens, long long num_slots,
               // structural constants
               int arch, int in_type, int cache_type, int kv_heads, int head_dim,
               int page_size, long long k_page_stride, int k_token_stride,
               int k_head_stride, long long v_page_stride, int v_token_stride,
               int v_head_stride, int k_scale_is_pow2, int v_scale_is_pow2,
-              int per_head) {
+              int per_head, int rotary_dim, int rope_interleaved,
+              int rope_positions) {
   const int heads = per_head ? 1 : kv_heads; // of a CTA
   const int units = writeUnits(heads, head_dim), half = units / 2;
   const int tokens = writeTokensPerCta(heads, head_dim);
@@ -117,6 +212,10 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
     return;
   i64 slot = ptx::loadI64(slots, token);
   if (slot < 0 || slot >= num_slots)
+    return;
+  Rotation rotation = {};
+  if (rotary_dim && !rotationOf(rope_table, positions, token, rotary_dim,
+                                rope_interleaved, rope_positions, rotation))
     return;
   i64 page = slot / page_size;
   int offset = static_cast<int>(slot % page_size);
@@ -135,6 +234,14 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
             : page * k_page_stride + static_cast<i64>(offset) * k_token_stride +
                   static_cast<i64>(head) * k_head_stride + dim;
     u8 *to = static_cast<u8 *>(isV ? v_pages : k_pages) + at;
+    if (rotary_dim && !isV) {
+      u32 rotated[16];
+      rotate16(in_type, from, inRow % unitsPerHead * writeElements, rotation,
+               rotated);
+      write16(arch, cache_type, F32, rotated, to, k_scale,
+              k_scale_is_pow2 != 0);
+      continue;
+    }
     if (k_scale_is_pow2 == v_scale_is_pow2)
       write16(arch, cache_type, in_type, from, to, isV ? v_scale : k_scale,
               k_scale_is_pow2 != 0);
@@ -150,15 +257,18 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
 // latent [max_tokens][latent_dim] and rope [max_tokens][rope_dim] of in_type,
 // contiguous, 16-byte aligned, to rows of latentRowBytes; slots and strides as
 // above. The scale is that of the latent cache; TileScaled rows have their own.
+// With a rotary_dim, which is rope_dim, the rotary part is rotated as above.
 // Grid (latentWriteGrid, 1, 1), 128 threads, no shared memory.
 KVCACHE_EXPORT
 kvcache_write_latent(const void *latent, const void *rope, void *pages,
-                     const long long *slots, float scale, int max_tokens,
+                     const long long *slots, const void *rope_table,
+                     const long long *positions, float scale, int max_tokens,
                      long long num_slots,
                      // structural constants
                      int arch, int in_type, int cache_type, int latent_dim,
                      int rope_dim, int page_size, long long page_stride,
-                     int token_stride, int scale_is_pow2) {
+                     int token_stride, int scale_is_pow2, int rotary_dim,
+                     int rope_interleaved, int rope_positions) {
   const int lanes = latentWriteLanes(latent_dim, rope_dim);
   const int latentUnits = latent_dim / writeElements;
   int thread = static_cast<int>(ptx::threadX());
@@ -170,6 +280,10 @@ kvcache_write_latent(const void *latent, const void *rope, void *pages,
   i64 slot = ptx::loadI64(slots, token);
   if (slot < 0 || slot >= num_slots)
     return;
+  Rotation rotation = {};
+  if (rotary_dim && !rotationOf(rope_table, positions, token, rotary_dim,
+                                rope_interleaved, rope_positions, rotation))
+    return;
   u8 *row = static_cast<u8 *>(pages) + slot / page_size * page_stride +
             slot % page_size * token_stride;
   bool isRope = unit >= latentUnits;
@@ -178,6 +292,16 @@ kvcache_write_latent(const void *latent, const void *rope, void *pages,
       static_cast<const u8 *>(isRope ? rope : latent) +
       (static_cast<i64>(token) * (isRope ? rope_dim : latent_dim) + inPart) *
           activationBytes(in_type);
+  if (rotary_dim && isRope) {
+    u32 rotated[16];
+    rotate16(in_type, from, inPart, rotation, rotated);
+    bool isScaled = cache_type != TileScaled;
+    write16(arch, isScaled ? cache_type : CacheBF16, F32, rotated,
+            row + (isScaled ? unit * writeElements * cacheBytes(cache_type)
+                            : latent_dim + latent_dim / 32 + inPart * 2),
+            isScaled ? scale : 1.f, isScaled ? scale_is_pow2 != 0 : true);
+    return;
+  }
   if (cache_type != TileScaled) {
     write16(arch, cache_type, in_type, from,
             row + unit * writeElements * cacheBytes(cache_type), scale,

@@ -307,6 +307,8 @@ Layer readLayer(const Value &value) {
   }
   if (std::optional<Value> member = object.optional("window"))
     layer.window = member->integer(0, int64_t(1) << 31);
+  if (std::optional<Value> member = object.optional("rope_interleaved"))
+    layer.ropeInterleaved = member->boolean();
   object.required("scales", [&](const Value &member) {
     Object scales(member);
     scales.required("k", [&](const Value &k) { layer.kScale = readScale(k); });
@@ -325,6 +327,8 @@ Layer readLayer(const Value &value) {
     buffers.readOptional("query_source", names.querySource);
     buffers.readOptional("key", names.key);
     buffers.readOptional("value", names.value);
+    buffers.readOptional("rope_table", names.ropeTable);
+    buffers.readOptional("positions", names.positions);
     buffers.read("output", names.output);
     buffers.readOptional("lse", names.lse);
     buffers.readOptional("sinks", names.sinks);

@@ -446,6 +446,12 @@ private:
       layerBuffer(path + ".slot_mapping", names.slotMapping, BufferRole::Slots,
                   {sizes.maxTokens});
     }
+    if (names.ropeTable.empty() != names.positions.empty() ||
+        (names.ropeTable.empty() ? layer.ropeInterleaved : names.key.empty()))
+      fail(path + ".rope_table", "expected a rope table, positions and keys "
+                                 "that are rotated together");
+    if (!names.ropeTable.empty())
+      rope(path, layer);
     if (!names.lse.empty())
       layerBuffer(path + ".lse", names.lse, BufferRole::Activation,
                   {sizes.maxTokens, layer.queryHeads});
@@ -468,6 +474,32 @@ private:
                 {sizes.maxSequences});
     layerBuffer(path + ".query_start", names.queryStart, BufferRole::QueryStart,
                 {sizes.maxSequences + 1});
+  }
+
+  void rope(const std::string &path, const Layer &layer) {
+    const LayerBuffers &names = layer.buffers;
+    const Buffer *table = manifest.findBuffer(names.ropeTable);
+    if (!table || table->shape.size() != 2)
+      return fail(path + ".rope_table",
+                  "expected a buffer [positions, rotary dim], found " +
+                      quoted(names.ropeTable));
+    int64_t most = layer.isLatent() ? layer.ropeDim : layer.headDim,
+            dim = table->shape[1];
+    if (dim < 2 || dim % 2 != 0 || dim > most ||
+        (layer.isLatent() && dim != most))
+      fail(path + ".rope_table",
+           "expected an even rotary dim " +
+               std::string(layer.isLatent() ? "of " : "up to ") +
+               std::to_string(most) + ", found " + std::to_string(dim));
+    layerBuffer(path + ".rope_table", names.ropeTable, BufferRole::Parameter,
+                table->shape);
+    layerBuffer(path + ".positions", names.positions, BufferRole::Activation,
+                {manifest.capacities.maxTokens});
+    if (!failure &&
+        (table->elementType != ElementType::F32 ||
+         manifest.findBuffer(names.positions)->elementType != ElementType::I64))
+      fail(path + ".rope_table",
+           "expected a table of f32 and positions of i64");
   }
 
   /// Codes have a scale, and nothing else has.

@@ -94,6 +94,8 @@ JsonValue layerBuffersJson(const LayerBuffers &buffers) {
   optional("query_source", buffers.querySource);
   optional("key", buffers.key);
   optional("value", buffers.value);
+  optional("rope_table", buffers.ropeTable);
+  optional("positions", buffers.positions);
   object.set("output", buffers.output);
   optional("lse", buffers.lse);
   optional("sinks", buffers.sinks);
@@ -131,6 +133,8 @@ JsonValue layerJson(const Layer &layer) {
   }
   if (layer.window)
     object.set("window", *layer.window);
+  if (layer.ropeInterleaved)
+    object.set("rope_interleaved", true);
   JsonValue scales = JsonValue::object();
   scales.set("k", scaleJson(layer.kScale));
   scales.set("v", scaleJson(layer.vScale));

@@ -20,7 +20,13 @@ static constexpr llvm::StringRef kWriteStructure[] = {"arch",
                                                       "v_head_stride",
                                                       "k_scale_is_pow2",
                                                       "v_scale_is_pow2",
-                                                      "per_head"};
+                                                      "per_head",
+                                                      "rotary_dim",
+                                                      "rope_interleaved",
+                                                      "rope_positions"};
+
+static constexpr OptionalPointer kWriteOptional[] = {{5, "rotary_dim", 1},
+                                                     {6, "rotary_dim", 1}};
 
 static constexpr llvm::StringRef kAttentionStructure[] = {
     "arch",           "q_type",         "out_type",      "cache_type",
@@ -58,8 +64,12 @@ static constexpr OptionalPointer kAttentionOptional[] = {
 };
 
 static constexpr llvm::StringRef kWriteLatentStructure[] = {
-    "arch",      "in_type",     "cache_type",   "latent_dim",   "rope_dim",
-    "page_size", "page_stride", "token_stride", "scale_is_pow2"};
+    "arch",          "in_type",    "cache_type",       "latent_dim",
+    "rope_dim",      "page_size",  "page_stride",      "token_stride",
+    "scale_is_pow2", "rotary_dim", "rope_interleaved", "rope_positions"};
+
+static constexpr OptionalPointer kWriteLatentOptional[] = {
+    {4, "rotary_dim", 1}, {5, "rotary_dim", 1}};
 
 static constexpr llvm::StringRef kMLAStructure[] = {
     "arch",     "q_type",    "cache_type",   "heads",        "latent_dim",
@@ -72,21 +82,16 @@ static constexpr OptionalPointer kMLAOptional[] = {
 using ::kvcache::LaunchOp;
 
 static constexpr DeviceFunction kFunctions[] = {
-    {"kvcache_write", LaunchOp::Write, 5, {}, 4, 2, 1, kWriteStructure},
+    {"kvcache_write", LaunchOp::Write, 7, kWriteOptional, 4, 2, 1,
+     kWriteStructure},
     {"kvcache_paged_attention", LaunchOp::PagedAttention, 12,
      kAttentionOptional, 7, 2, 0, kAttentionStructure},
     {"kvcache_paged_attention_strided", LaunchOp::PagedAttention, 12,
      kAttentionOptional, 13, 2, 0, kStridedStructure},
     {"kvcache_prefill", LaunchOp::PagedAttention, 10, kPrefillOptional, 7, 2, 0,
      kPrefillStructure},
-    {"kvcache_write_latent",
-     LaunchOp::WriteLatent,
-     4,
-     {},
-     3,
-     0,
-     0,
-     kWriteLatentStructure},
+    {"kvcache_write_latent", LaunchOp::WriteLatent, 6, kWriteLatentOptional, 3,
+     0, 0, kWriteLatentStructure},
     {"kvcache_mla_attention", LaunchOp::MLAAttention, 9, kMLAOptional, 5, 0, 0,
      kMLAStructure},
     {"kvcache_quantize",

@@ -123,6 +123,12 @@ struct ScaleValues {
   Value perHead; ///< memref [KV heads] of f32, when there are several
 };
 
+/// What the current row of a write is rotated by: cosines and sines of a table.
+struct RowRotation {
+  KeyRotation rotation; ///< of buffers
+  Value position;
+};
+
 class ReferenceLowering {
 public:
   explicit ReferenceLowering(ModuleOp module)
@@ -203,6 +209,10 @@ private:
                   Value offset);
   void writeRows(Builder &b, CacheOpInterface op, Value rows,
                  function_ref<void(Builder &, Value, Value, Value)> writeRow);
+  Value rotate(Builder &b, Value rows, ValueRange row, Value d);
+  void forElements(Builder &b, Value rows, ValueRange row, int64_t width,
+                   bool rotates,
+                   function_ref<void(Builder &, Value, Value)> body);
   void writeTiles(Builder &b, WriteLatentOp op, Value latent, Value rope,
                   Value row, ValueRange token);
   Value readCache(Builder &b, CacheType type, Value pages, ValueRange token,
@@ -224,6 +234,7 @@ private:
   ModuleOp module;
   ReferenceArithmetic arithmetic;
   Attention attention;
+  RowRotation rotation;
 };
 
 } // namespace
@@ -321,7 +332,9 @@ void ReferenceLowering::writeElement(Builder &b, Value element, Value scale,
 // Writes
 //===----------------------------------------------------------------------===//
 
-/// Calls `writeRow(b, row, page, token)` for each row that has a slot.
+/// Calls `writeRow(b, row, page, token)` for each row that has a slot and, if
+/// keys are rotated, a position of the table; `rotation` is then that of the
+/// row.
 void ReferenceLowering::writeRows(
     Builder &b, CacheOpInterface op, Value rows,
     function_ref<void(Builder &, Value, Value, Value)> writeRow) {
@@ -331,6 +344,12 @@ void ReferenceLowering::writeRows(
   Value zero = index(b, 0);
   Value numSlots =
       arith::MulIOp::create(b, dim(b, view.getKPages(), 0), pageSize);
+  rotation = {};
+  rotation.rotation = getKeyRotation(op);
+  if (rotation.rotation)
+    for (Value *value :
+         {&rotation.rotation.table, &rotation.rotation.positions})
+      *value = readBuffer(b, *value);
   // There may be more rows than slots (padding) and more slots than rows.
   Value numRows =
       arith::MinSIOp::create(b, dim(b, rows, 0), dim(b, view.getSlots(), 0));
@@ -340,12 +359,74 @@ void ReferenceLowering::writeRows(
         arith::CmpIOp::create(b, arith::CmpIPredicate::sge, slot, zero);
     Value inPool =
         arith::CmpIOp::create(b, arith::CmpIPredicate::slt, slot, numSlots);
-    Value writes = arith::AndIOp::create(b, isSlot, inPool);
-    auto branch = scf::IfOp::create(b, writes, /*withElseRegion=*/false);
-    ImplicitLocOpBuilder in(b.getLoc(), branch.thenBlock()->getTerminator());
+    auto onlyIf = [&](Builder &b, Value condition) {
+      auto branch = scf::IfOp::create(b, condition, /*withElseRegion=*/false);
+      return ImplicitLocOpBuilder(b.getLoc(),
+                                  branch.thenBlock()->getTerminator());
+    };
+    Builder in = onlyIf(b, arith::AndIOp::create(b, isSlot, inPool));
+    if (rotation.rotation) {
+      Value position = loadIndex(in, rotation.rotation.positions, row);
+      // Negative positions are large ones without a sign.
+      in = onlyIf(in,
+                  arith::CmpIOp::create(in, arith::CmpIPredicate::ult, position,
+                                        dim(in, rotation.rotation.table, 0)));
+      rotation.position = position;
+    }
     Value page = arith::DivUIOp::create(in, slot, pageSize);
     Value token = arith::RemUIOp::create(in, slot, pageSize);
     writeRow(in, row, page, token);
+  });
+}
+
+/// Element `d` of the rotary part at the start of a row, rotated, as f32.
+Value ReferenceLowering::rotate(Builder &b, Value rows, ValueRange row,
+                                Value d) {
+  const KeyRotation &rope = rotation.rotation;
+  Value half = index(b, rope.getRotaryDim() / 2), one = index(b, 1);
+  Value angle, isFirst, distance = half;
+  if (rope.isInterleaved) {
+    Value two = index(b, 2);
+    angle = arith::DivUIOp::create(b, d, two);
+    isFirst =
+        arith::CmpIOp::create(b, arith::CmpIPredicate::eq,
+                              arith::RemUIOp::create(b, d, two), index(b, 0));
+    distance = one;
+  } else {
+    angle = arith::RemUIOp::create(b, d, half);
+    isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, d, half);
+  }
+  Value other = arith::SelectOp::create(b, isFirst, add(b, d, distance),
+                                        sub(b, d, distance));
+  auto element = [&](Value d) {
+    SmallVector<Value> indices(row);
+    indices.push_back(d);
+    return toF32(b, arithmetic, load(b, rows, indices));
+  };
+  Value x = element(d), y = element(other);
+  // x - y is x + (-y), exactly.
+  y = arith::SelectOp::create(b, isFirst, arith::NegFOp::create(b, y), y);
+  Value cosine = load(b, rope.table, {rotation.position, angle}),
+        sine = load(b, rope.table, {rotation.position, add(b, angle, half)});
+  return arith::AddFOp::create(b, mul(b, x, cosine), mul(b, y, sine));
+}
+
+/// Calls `body(b, d, element)` for each element of a row; with `rotates` those
+/// of the rotary part are rotated, if the write rotates.
+void ReferenceLowering::forElements(
+    Builder &b, Value rows, ValueRange row, int64_t width, bool rotates,
+    function_ref<void(Builder &, Value, Value)> body) {
+  int64_t rotary =
+      rotates && rotation.rotation ? rotation.rotation.getRotaryDim() : 0;
+  if (rotary)
+    loop(b, index(b, 0), index(b, rotary),
+         [&](Builder &b, Value d) { body(b, d, rotate(b, rows, row, d)); });
+  if (rotary == width)
+    return;
+  loop(b, index(b, rotary), index(b, width), [&](Builder &b, Value d) {
+    SmallVector<Value> indices(row);
+    indices.push_back(d);
+    body(b, d, load(b, rows, indices));
   });
 }
 
@@ -364,23 +445,25 @@ void ReferenceLowering::lower(WriteOp op) {
     sides[0].scale = getScale(b, cache.getKScaleOp());
     sides[1].scale = getScale(b, cache.getVScaleOp());
   }
-  writeRows(
-      b, op, sides[0].rows,
-      [&](Builder &b, Value row, Value page, Value token) {
-        Value zero = index(b, 0);
-        loop(b, zero, index(b, cache.getCacheType().getNumHeads()),
-             [&](Builder &b, Value head) {
-               for (Side &side : sides) {
-                 Value scale =
-                     quantized ? scaleOfHead(b, side.scale, head) : Value();
-                 loop(b, zero, index(b, cache.getCacheType().getHeadDim()),
-                      [&](Builder &b, Value d) {
-                        writeElement(b, load(b, side.rows, {row, head, d}),
-                                     scale, side.pages, {page, token, head, d});
-                      });
-               }
-             });
-      });
+  writeRows(b, op, sides[0].rows,
+            [&](Builder &b, Value row, Value page, Value token) {
+              Value zero = index(b, 0);
+              loop(b, zero, index(b, cache.getCacheType().getNumHeads()),
+                   [&](Builder &b, Value head) {
+                     for (Side &side : sides) {
+                       Value scale = quantized
+                                         ? scaleOfHead(b, side.scale, head)
+                                         : Value();
+                       forElements(b, side.rows, {row, head},
+                                   cache.getCacheType().getHeadDim(),
+                                   /*rotates=*/&side == &sides[0],
+                                   [&](Builder &b, Value d, Value element) {
+                                     writeElement(b, element, scale, side.pages,
+                                                  {page, token, head, d});
+                                   });
+                     }
+                   });
+            });
   op.erase();
 }
 
@@ -401,11 +484,12 @@ void ReferenceLowering::lower(WriteLatentOp op) {
     for (auto [part, first, width] :
          {std::tuple<Value, int64_t, int64_t>{latent, 0, type.getLatentDim()},
           {rope, type.getLatentDim(), type.getRopeDim()}}) {
-      Value rows = part, offset = index(b, first);
-      loop(b, zero, index(b, width), [&](Builder &b, Value d) {
-        writeElement(b, load(b, rows, {row, d}), scale, pages,
-                     {page, token, zero, add(b, offset, d)});
-      });
+      Value offset = index(b, first);
+      forElements(b, part, row, width, /*rotates=*/first != 0,
+                  [&](Builder &b, Value d, Value element) {
+                    writeElement(b, element, scale, pages,
+                                 {page, token, zero, add(b, offset, d)});
+                  });
     }
   });
   op.erase();
@@ -447,14 +531,14 @@ void ReferenceLowering::writeTiles(Builder &b, WriteLatentOp op, Value latent,
                  pages, token, add(b, first, d));
     });
   });
-  loop(b, zero, index(b, type.getRopeDim()), [&](Builder &b, Value d) {
-    Value element = load(b, rope, {row, d});
-    if (!element.getType().isBF16())
-      element =
-          arithmetic.round(b, arithmetic.widen(b, element), b.getBF16Type());
-    writeBytes(b, element, pages, token,
-               add(b, rotary, arith::MulIOp::create(b, d, two)));
-  });
+  forElements(b, rope, row, type.getRopeDim(), /*rotates=*/true,
+              [&](Builder &b, Value d, Value element) {
+                if (!element.getType().isBF16())
+                  element = arithmetic.round(b, arithmetic.widen(b, element),
+                                             b.getBF16Type());
+                writeBytes(b, element, pages, token,
+                           add(b, rotary, arith::MulIOp::create(b, d, two)));
+              });
 }
 
 /// Stores a float in bytes, the lowest first.

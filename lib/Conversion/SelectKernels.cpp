@@ -433,9 +433,40 @@ struct SelectKernels
     return std::frexp(value, &exponent) == 0.5f;
   }
 
+  /// The table that keys are rotated by needs a size that kernels know.
+  static LogicalResult checkRope(Operation *op) {
+    KeyRotation rope = getKeyRotation(op);
+    if (!rope || cast<ShapedType>(rope.table.getType()).hasStaticShape())
+      return success();
+    return op->emitError() << "no write kernel for a rope table of "
+                           << rope.table.getType()
+                           << ": kernels skip positions past its end; give it "
+                              "a static number of positions";
+  }
+
+  /// Buffers and structural constants of a rotation, in the order of the
+  /// kernels. Returns what it adds to a kernel's name.
+  static std::string addRope(LaunchBuilder &launch, Operation *op) {
+    KeyRotation rope = getKeyRotation(op);
+    int64_t dim = rope ? rope.getRotaryDim() : 0, positions = 0;
+    if (rope) {
+      launch.buffers.append({rope.table, rope.positions});
+      positions = cast<ShapedType>(rope.table.getType()).getDimSize(0);
+    }
+    launch.structural(dim);
+    launch.structural(rope.isInterleaved);
+    launch.structural(positions);
+    if (!rope)
+      return "";
+    return (Twine("_rope") + Twine(dim) +
+            (rope.isInterleaved ? "_interleaved" : ""))
+        .str();
+  }
+
   LogicalResult select(WriteOp op) {
     FailureOr<Cache> cache = describe(op);
-    if (failed(cache) || failed(checkTokens(op, op.getKey(), *cache)))
+    if (failed(cache) || failed(checkTokens(op, op.getKey(), *cache)) ||
+        failed(checkRope(op)))
       return failure();
     Type element = cast<MemRefType>(op.getKey().getType()).getElementType();
     std::optional<int> input = activationType(element);
@@ -471,10 +502,11 @@ struct SelectKernels
     launch.structural(llvm::all_of(cache->k, isPowerOfTwo));
     launch.structural(llvm::all_of(cache->v, isPowerOfTwo));
     launch.structural(perHead);
-    std::string name = launch.name(Twine("write_") + activationName(*input) +
-                                   "_" + cacheName(cache->type) + "_h" +
-                                   Twine(heads) + "_d" + Twine(dim) + "_p" +
-                                   Twine(page) + (perHead ? "_perhead" : ""));
+    std::string rope = addRope(launch, op);
+    std::string name = launch.name(
+        Twine("write_") + activationName(*input) + "_" +
+        cacheName(cache->type) + "_h" + Twine(heads) + "_d" + Twine(dim) +
+        "_p" + Twine(page) + (perHead ? "_perhead" : "") + rope);
     replace(op, launch, name, "kvcache_write",
             geometry::writeLaunchGrid(cache->maxTokens, heads, dim, perHead), 0,
             0, cache->op.getSymNameAttr());
@@ -506,7 +538,7 @@ struct SelectKernels
   LogicalResult select(WriteLatentOp op) {
     FailureOr<Cache> cache = describe(op);
     if (failed(cache) || failed(checkTokens(op, op.getLatent(), *cache)) ||
-        failed(checkLatent(op, *cache)))
+        failed(checkLatent(op, *cache)) || failed(checkRope(op)))
       return failure();
     Type element = cast<MemRefType>(op.getLatent().getType()).getElementType();
     int input = *activationType(element); // the op takes no other
@@ -525,10 +557,11 @@ struct SelectKernels
     launch.structural(cache->type);
     addLatent(launch, *cache);
     launch.structural(isPowerOfTwo(cache->k.front()));
+    std::string rope = addRope(launch, op);
     std::string name =
         launch.name(Twine("write_latent_") + activationName(input) + "_" +
                     cacheName(cache->type) + "_d" + Twine(type.getLatentDim()) +
-                    "x" + Twine(type.getRopeDim()) + "_p" + Twine(page));
+                    "x" + Twine(type.getRopeDim()) + "_p" + Twine(page) + rope);
     replace(op, launch, name, "kvcache_write_latent",
             {geometry::latentWriteGrid(cache->maxTokens, type.getLatentDim(),
                                        type.getRopeDim()),

@@ -476,6 +476,41 @@ SmallVector<std::pair<ScaleRole, ScaleUse>> WriteOp::getScaleUses() {
   return {{ScaleRole::K, ScaleUse::Divisor}, {ScaleRole::V, ScaleUse::Divisor}};
 }
 
+KeyRotation mlir::kvcache::getKeyRotation(Operation *op) {
+  if (auto write = dyn_cast<WriteOp>(op))
+    return {write.getRopeTable(), write.getPositions(),
+            write.getRopeInterleaved()};
+  if (auto write = dyn_cast<WriteLatentOp>(op))
+    return {write.getRopeTable(), write.getPositions(),
+            write.getRopeInterleaved()};
+  return {};
+}
+
+/// (C4) to (C6) of the writes. `rows` are rotated, up to `most` elements.
+static LogicalResult verifyRope(Operation *op, Value rows, int64_t most,
+                                bool isPart) {
+  KeyRotation rope = getKeyRotation(op);
+  if (!rope) {
+    if (rope.isInterleaved) // (C6)
+      return op->emitOpError() << "has 'rope_interleaved', but no 'rope' table";
+    return success();
+  }
+  auto table = cast<ShapedType>(rope.table.getType());
+  int64_t dim = rope.getRotaryDim(); // dynamic is negative
+  if (dim < 2 || dim % 2 || (isPart ? dim > most : dim != most) ||
+      table.getDimSize(0) == 0) // (C4)
+    return op->emitOpError()
+           << "rope table must be [positions, " << (isPart ? "up to " : "")
+           << most << "] with an even rotary dim, but is " << table;
+  auto positions = cast<ShapedType>(rope.positions.getType());
+  int64_t tokens = cast<ShapedType>(rows.getType()).getDimSize(0);
+  if (!ShapedType::isDynamic(tokens) && !positions.isDynamicDim(0) &&
+      positions.getDimSize(0) != tokens) // (C5)
+    return op->emitOpError() << "has " << positions.getDimSize(0)
+                             << " positions for " << tokens << " rows";
+  return success();
+}
+
 LogicalResult WriteOp::verify() {
   if (getKey().getType() != getValue().getType()) // (C1)
     return emitOpError() << "key " << getKey().getType() << " and value "
@@ -490,7 +525,7 @@ LogicalResult WriteOp::verify() {
     return emitOpError() << "rows must be [tokens, " << type.getNumHeads()
                          << ", " << type.getHeadDim() << "] for " << type
                          << ", but are " << rows;
-  return success();
+  return verifyRope(*this, getKey(), type.getHeadDim(), /*isPart=*/true);
 }
 
 TypedValue<CacheType> WriteLatentOp::getCacheHandle() { return getCache(); }
@@ -518,7 +553,7 @@ LogicalResult WriteLatentOp::verify() {
       latent.getDimSize(0) != rope.getDimSize(0)) // (C3)
     return emitOpError() << "latent part " << latent << " and rotary part "
                          << rope << " differ in element type or tokens";
-  return success();
+  return verifyRope(*this, getRope(), type.getRopeDim(), /*isPart=*/false);
 }
 
 //===----------------------------------------------------------------------===//

@@ -212,6 +212,11 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   layer.buffers.lengths = name(view.getLengths());
   layer.buffers.queryStart = name(view.getQueryStart());
   layer.buffers.slotMapping = name(view.getSlots());
+  if (KeyRotation rope = getKeyRotation(op)) {
+    layer.buffers.ropeTable = name(rope.table);
+    layer.buffers.positions = name(rope.positions);
+    layer.ropeInterleaved = rope.isInterleaved;
+  }
   if (auto write = dyn_cast<WriteOp>(op.getOperation())) {
     layer.buffers.key = name(write.getKey());
     layer.buffers.value = name(write.getValue());

@@ -394,6 +394,17 @@ Error Session::checkInputs(const Layer &layer, bool writes,
                          "]: expected -1, as " + names.key + " has " +
                          std::to_string(keyRows) + " rows, found " +
                          std::to_string((*slots)[row]));
+    for (const std::string *name : {&names.ropeTable, &names.positions})
+      if (!name->empty() && rows > 0 && !extents.count(*name))
+        return makeError(*name + ": no value was given; expected that of " +
+                         (name == &names.positions
+                              ? std::to_string(rows) + " rows"
+                              : "the model's cosines and sines"));
+    auto positions = extents.find(names.positions);
+    if (positions != extents.end() && positions->second[0] < keyRows)
+      return makeError(names.positions + ": expected one for each of the " +
+                       std::to_string(keyRows) + " rows of " + names.key +
+                       ", found " + std::to_string(positions->second[0]));
   }
   int64_t longest = sizes.maxPagesPerSequence * layer.pageSize;
   for (size_t i = 0; i < lengths->size(); ++i) {
@@ -434,6 +445,24 @@ Error Session::checkSlots(const Layer &layer, RunReport &report) const {
         "]: expected a slot below " + std::to_string(pool) + " (" +
         std::to_string(pages) + " pages of " + std::to_string(layer.pageSize) +
         "), found " + std::to_string((*slots)[row]) + "; the row is dropped");
+    break;
+  }
+  const LayerBuffers &names = layer.buffers;
+  if (names.positions.empty())
+    return Error::success();
+  Expected<std::vector<int64_t>> positions = integers(names.positions);
+  if (!positions)
+    return positions.error();
+  int64_t most = manifest().findBuffer(names.ropeTable)->shape[0];
+  for (size_t row = 0; row < slots->size(); ++row) {
+    if ((*slots)[row] < 0 ||
+        ((*positions)[row] >= 0 && (*positions)[row] < most))
+      continue;
+    report.faults.push_back(names.positions + "[" + std::to_string(row) +
+                            "]: expected a position of the " +
+                            std::to_string(most) + " of " + names.ropeTable +
+                            ", found " + std::to_string((*positions)[row]) +
+                            "; the row is dropped");
     break;
   }
   return Error::success();

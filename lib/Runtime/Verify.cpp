@@ -173,6 +173,23 @@ Expected<Elements> load(const Session &session, const std::string &name) {
   return elements;
 }
 
+/// Rotates elements first .. first + dim - 1 of a row as a write does: products
+/// and sums are rounded to f32, which from f64 is the same as in f32.
+void rotate(std::vector<float> &row, size_t first, const Elements &table,
+            int64_t position, bool interleaved) {
+  int64_t dim = table.buffer->shape[1], half = dim / 2;
+  for (int64_t angle = 0; angle < half; ++angle) {
+    double cosine = table.at({position, angle}),
+           sine = table.at({position, half + angle});
+    float &x = row[first + size_t(interleaved ? 2 * angle : angle)];
+    float &y = row[first + size_t(interleaved ? 2 * angle + 1 : angle + half)];
+    float xCosine = float(x * cosine), ySine = float(y * sine),
+          xSine = float(x * sine), yCosine = float(y * cosine);
+    x = float(double(xCosine) - double(ySine));
+    y = float(double(yCosine) + double(xSine));
+  }
+}
+
 /// One query row of one head: what the reference says.
 struct RowReference {
   std::vector<double> output;    // [head_dim]
@@ -345,9 +362,11 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
   // K and V of a packed cache lie in one memory: expect both before comparing.
   std::map<std::string, std::vector<uint8_t>> expected;
   std::map<std::string, std::vector<bool>> written;
-  // `rotary`: the second part of latent rows.
+  // `rotary`: the second part of latent rows; `rotates`: the layer whose write
+  // rotates these rows.
   struct Side {
     const std::string *cache, *rows, *rotary;
+    const Layer *rotates = nullptr;
   };
   // The layer may write in another segment, and layers that share its cache
   // write one after the other.
@@ -358,8 +377,9 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
     if (writer->cache != layer.cache)
       continue;
     const LayerBuffers &from = writer->buffers;
-    sides.push_back(
-        {&names.kCache, &from.key, layer.isLatent() ? &from.value : &noRows});
+    sides.push_back({&names.kCache, &from.key,
+                     layer.isLatent() ? &from.value : &noRows,
+                     from.ropeTable.empty() ? nullptr : writer});
     if (!layer.isLatent())
       sides.push_back({&names.vCache, &from.value, &noRows});
   }
@@ -378,6 +398,16 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
     Expected<Elements> slots = load(session, names.slotMapping);
     if (!rows || !rotary || !slots)
       return !rows ? rows.error() : !rotary ? rotary.error() : slots.error();
+    Elements table, positions;
+    if (side.rotates)
+      for (auto [name, elements] :
+           {std::pair(&side.rotates->buffers.ropeTable, &table),
+            std::pair(&side.rotates->buffers.positions, &positions)}) {
+        Expected<Elements> loaded = load(session, *name);
+        if (!loaded)
+          return loaded.error();
+        *elements = std::move(*loaded);
+      }
     std::vector<uint8_t> &image = expected[memory];
     std::vector<bool> &touched = written[memory];
     uint64_t base = cache.offsetIn ? cache.offsetIn->offset : 0;
@@ -389,6 +419,9 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
       int64_t slot = slots->integerAt<int64_t>({row});
       if (slot < 0 || slot >= pool)
         continue;
+      int64_t position = side.rotates ? positions.integerAt<int64_t>({row}) : 0;
+      if (side.rotates && (position < 0 || position >= table.buffer->shape[0]))
+        continue;
       for (int64_t head = 0; head < layer.kvHeads; ++head) {
         std::vector<float> values;
         for (int64_t d = 0; d < layer.headDim; ++d)
@@ -397,6 +430,9 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
                     : d < layer.valueDim()
                         ? rows->at({row, d})
                         : rotary->at({row, d - layer.valueDim()})));
+        if (side.rotates)
+          rotate(values, layer.isLatent() ? size_t(layer.valueDim()) : 0, table,
+                 position, side.rotates->ropeInterleaved);
         std::vector<uint8_t> code =
             encodeRow(layer, scaleOf(layer, scale, head), values);
         for (size_t i = 0; i < code.size(); ++i) {

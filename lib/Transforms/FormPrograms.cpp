@@ -58,9 +58,12 @@ private:
   SmallVector<DictionaryAttr> argumentAttributes;
   llvm::StringMap<unsigned> argumentIndex;
   llvm::StringSet<> segmentNames;
+  /// Names of the arguments of rope operands, which layers share.
+  DenseMap<Value, std::string> ropeNames;
 
   unsigned addArgument(StringRef name, BufferRole role, MemRefType type);
   std::string uniqueName(CacheOp cache, StringRef what);
+  std::string ropeName(Value operand, bool isTable);
   FailureOr<CacheOp> cacheOf(const Run &run, size_t index);
   /// Arguments of a cache and of its group, in the order of view_cache.
   SmallVector<unsigned, 6> cacheArguments(CacheOp cache);
@@ -299,6 +302,19 @@ std::string ProgramBuilder::uniqueName(CacheOp cache, StringRef what) {
   return name;
 }
 
+/// A table of cosines may be large and belongs to no layer: all rows that are
+/// rotated by one value get it from one buffer.
+std::string ProgramBuilder::ropeName(Value operand, bool isTable) {
+  std::string &name = ropeNames[operand];
+  StringRef base = isTable ? "rope_table" : "positions";
+  for (unsigned i = 0; name.empty(); ++i) {
+    std::string candidate = i ? (base + "." + Twine(i)).str() : base.str();
+    if (!argumentIndex.contains(candidate))
+      name = candidate;
+  }
+  return name;
+}
+
 static int64_t capacity(std::optional<uint64_t> value) {
   return value ? static_cast<int64_t>(*value) : ShapedType::kDynamic;
 }
@@ -382,11 +398,13 @@ static StringRef operandName(Operation *op, unsigned number) {
   llvm_unreachable("all operands have a name");
 }
 
-/// Weights of the model, which all steps share.
+/// Weights of the model, and tables, which all steps share.
 static BufferRole operandRole(Operation *op, OpOperand &operand) {
   auto attention = dyn_cast<PagedAttentionOp>(op);
-  bool isParameter = attention && (operand.get() == attention.getSinks() ||
-                                   operand.get() == attention.getAlibiSlopes());
+  bool isParameter =
+      (attention && (operand.get() == attention.getSinks() ||
+                     operand.get() == attention.getAlibiSlopes())) ||
+      operand.get() == getKeyRotation(op).table;
   return isParameter ? BufferRole::Parameter : BufferRole::Activation;
 }
 
@@ -499,8 +517,11 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
                << op->getName() << "' has the layout of " << shaped
                << "; a program takes contiguous activations: copy it first";
       }
+      KeyRotation rope = getKeyRotation(op);
       std::string name =
-          uniqueName(cache, operandName(op, operand.getOperandNumber()));
+          value == rope.table || value == rope.positions
+              ? ropeName(value, value == rope.table)
+              : uniqueName(cache, operandName(op, operand.getOperandNumber()));
       Value argument = argumentOf(name, operandRole(op, operand), type);
       callOperands.push_back(hostBuffer);
       operands.push_back(argument);

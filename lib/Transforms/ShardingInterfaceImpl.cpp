@@ -33,11 +33,12 @@ struct AxesOfHeads {
 
 /// The dimension of a tensor of a cache op that counts heads: the second, or
 /// the only one of a parameter of each head. Latent rows have none, because all
-/// query heads share them.
+/// query heads share them, nor has what rotates keys.
 static std::optional<unsigned> dimOfHeads(Operation *op, Type type) {
-  if (isa<WriteLatentOp>(op))
+  int64_t rank = cast<RankedTensorType>(type).getRank();
+  if (isa<WriteLatentOp>(op) || (isa<WriteOp>(op) && rank != 3))
     return std::nullopt;
-  return cast<RankedTensorType>(type).getRank() == 1 ? 0 : 1;
+  return rank == 1 ? 0 : 1;
 }
 
 static ArrayRef<GridAxis> axesOfHeads(Operation *op, Type type,
@@ -255,12 +256,14 @@ private:
                  << operand.getOperandNumber()
                  << (heads ? "; only heads (dimension " +
                                  std::to_string(*heads) + ") can be split"
-                           : "; latent rows are whole on every rank");
+                     : isa<WriteLatentOp>(op.getOperation())
+                         ? "; latent rows are whole on every rank"
+                         : "; tables and positions are whole on every rank");
       if (!sharding.getStaticHaloSizes().empty() ||
           !sharding.getStaticShardedDimsOffsets().empty())
         return op->emitOpError()
                << "splits heads unevenly or with halos; expected equal parts";
-      if (axesOfHeads(op, type, sharding) != axes)
+      if (heads && axesOfHeads(op, type, sharding) != axes)
         return op->emitOpError()
                << "splits operands over different axes: "
                << shard::GridAxesAttr::get(op->getContext(), axes) << " and "

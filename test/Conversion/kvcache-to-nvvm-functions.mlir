@@ -14,7 +14,7 @@ kvcache.program @kvcache.main(
     kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
       args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
   }
 }
 
@@ -53,7 +53,7 @@ kvcache.program @p(%s: memref<8xi64> {kvcache.name = "s", kvcache.role = #kvcach
     kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
       args(%s, %s, %s, %s, %s : memref<8xi64>, memref<8xi64>, memref<8xi64>, memref<8xi64>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
   }
 }
 // CHECK: func.func @p.first(%{{.*}}: memref<8xi64>) attributes {kvcache_buffers = ["s"]} {
@@ -66,7 +66,7 @@ kvcache.program @kvcache.main(%s: memref<8xi64> {kvcache.name = "s", kvcache.rol
     kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
       args(%s, %s, %s, %s, %s : memref<8xi64>, memref<8xi64>, memref<8xi64>, memref<8xi64>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
   }
 }
 func.func private @kvcache.main.first() attributes {kvcache.segment = @kvcache.main::@first}
@@ -84,7 +84,7 @@ kvcache.program @kvcache.main(%s: memref<8xi64> {kvcache.name = "s", kvcache.rol
     kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
       args(%s, %s, %s, %s, %s : memref<8xi64>, memref<8xi64>, memref<8xi64>, memref<8xi64>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
   }
 }
 // expected-error @+1 {{stands for the segment @kvcache.main::@first, so a declaration of type '() -> ()' was expected, but found one of type '(memref<4xf32>) -> ()'}}

@@ -4,7 +4,7 @@
 
 // CHECK: module attributes {gpu.container_module}
 // CHECK: gpu.module @kvcache_kernels [#nvvm.target<O = 1, chip = "sm_90", features = "+ptx78", link = ["lib.bc"]>] {
-// CHECK-NEXT: llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, i32, i32, i32, i32, i32, i32, i64, i32, i32, i64, i32, i32, i32, i32, i32)
+// CHECK-NEXT: llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, i32, i32, i32, i32, i32, i32, i64, i32, i32, i64, i32, i32, i32, i32, i32, i32, i32, i32)
 // CHECK-NEXT: llvm.func @write_a(%[[K:.*]]: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %[[KS:.*]]: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i64) attributes {gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: 128, 1, 1>} {
 // CHECK-NEXT:   %[[KG:.*]] = llvm.addrspacecast %[[K]] : !llvm.ptr<1> to !llvm.ptr
 // CHECK:        %[[ARCH:.*]] = llvm.mlir.constant(90 : i32) : i32
@@ -58,11 +58,11 @@ kvcache.program @kvcache.main(
     kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
       args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
     kvcache.launch @write_a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
       args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
       constants [4.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
     kvcache.launch @attention_a of "kvcache_paged_attention" grid [2, 8, 1] block [128, 1, 1] shared 61440
       args(%k, %p, %p, %i, %i, %i, %k : memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<3xi32>, memref<3xi32>, memref<3xi32>, memref<8x2x64xbf16>)
       constants [1.0 : f32, 2.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 2 : i32, 0 : i32] origins ["score", "v_scale", "no soft_cap", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
@@ -71,7 +71,7 @@ kvcache.program @kvcache.main(
       args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 3.0 : f32, 4.0 : f32, 8 : i32, 112 : i64]
       origins ["k_scale[head]", "k_scale[head]", "v_scale[head]", "v_scale[head]", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 1 : i32]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32]
     kvcache.launch @attention_heads of "kvcache_paged_attention" grid [6, 8, 1] block [128, 1, 1] shared 61440
       args(%k, %p, %p, %i, %i, %i, %k : memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<3xi32>, memref<3xi32>, memref<3xi32>, memref<8x2x64xbf16>)
       constants [1.0 : f32, 2.0 : f32, 3.0 : f32, 4.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 2 : i32, 0 : i32]

@@ -69,7 +69,7 @@ kvcache.program @kvcache.main(
 // CHECK:      kvcache.launch @write_f16_e4m3_h2_d80_p8_perhead_{{[0-9a-f]+}} of "kvcache_write" grid [1, 2, 1]
 // CHECK-SAME:   constants [1.250000e-02 : f32, 5.000000e-01 : f32, 2.000000e+00 : f32, 2.000000e+00 : f32, 2 : i32,
 // CHECK-SAME:   origins ["k_scale[head]", "k_scale[head]", "v_scale[head]", "v_scale[head]", "max_tokens",
-// CHECK-SAME:   0 : i32, 1 : i32, 1 : i32] layer
+// CHECK-SAME:   0 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32] layer
 // CHECK:      kvcache.launch @paged_attention_f16_e4m3_h4x2_d80_p8_perhead_{{[0-9a-f]+}} of
 // CHECK-SAME:   constants [0.00225{{[0-9]+}} : f32, 0.0901{{[0-9]+}} : f32, 2.000000e+00 : f32, 2.000000e+00 : f32, 0.000000e+00 : f32,
 // CHECK-SAME:   origins ["softmax_scale * k_scale[head] * log2(e)", "softmax_scale * k_scale[head] * log2(e)", "v_scale[head]", "v_scale[head]",
@@ -191,5 +191,32 @@ kvcache.program @kvcache.main(
     kvcache.quantize %x by %s outs(%q) : memref<?x16x128xbf16> to memref<?x16x128xf8E4M3FN>
     kvcache.paged_attention %q over %c outs(%o) sinks(%heads : memref<16xf32>) alibi_slopes(%heads : memref<16xf32>) {softmax_scale = 1.250000e-01 : f64, q_scale = @layer0.q, o_scale = @layer0.o} : memref<?x16x128xf8E4M3FN>, !kvcache.cache<2 x 128 x f8E4M3FN> -> memref<?x16x128xf8E5M2>
     kvcache.dequantize %o by %t outs(%y) : memref<?x16x128xf8E5M2> to memref<?x16x128xf32>
+  }
+}
+
+// -----
+
+// Keys are rotated by the kernel that writes them: rotary dim, pairs of neighbours, positions of the table.
+
+// CHECK:      kvcache.launch @write_bf16_e4m3_h2_d128_p16_rope64_interleaved_{{[0-9a-f]+}} of "kvcache_write"
+// CHECK-SAME:   args(%{{[a-z0-9]+}}, %{{[a-z0-9]+}}, %{{[a-z0-9]+}}, %{{[a-z0-9]+}}, %[[SLOTS:[a-z0-9]+]], %[[T:[a-z0-9]+]], %[[P:[a-z0-9]+]] : {{.*}}, memref<2xi64>, memref<4096x64xf32>, memref<2xi64>)
+// CHECK-SAME:   0 : i32, 64 : i32, 1 : i32, 4096 : i32] layer "layer0"
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 128 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %t: memref<4096x64xf32> {kvcache.name = "rope_table", kvcache.role = #kvcache<role parameter>},
+    %p: memref<2xi64> {kvcache.name = "positions", kvcache.role = #kvcache<role activation>},
+    %k: memref<2x2x128xbf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<2 x 128 x f8E4M3FN>
+    kvcache.write %k, %k to %c rope(%t at %p : memref<4096x64xf32>, memref<2xi64>) {rope_interleaved} : memref<2x2x128xbf16>, memref<2x2x128xbf16>, !kvcache.cache<2 x 128 x f8E4M3FN>
   }
 }

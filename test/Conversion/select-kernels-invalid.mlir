@@ -278,3 +278,27 @@ kvcache.program @kvcache.main(
     kvcache.dequantize %a by %one outs(%b) : memref<?x64xf8E4M3FN> to memref<?x64xf32>
   }
 }
+
+// -----
+
+// A table of any length.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 512 : i64, max_sequences = 2 : i64, max_tokens = 2 : i64, num_pages = 70 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 128 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x512xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<2xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %t: memref<?x64xf32> {kvcache.name = "rope_table", kvcache.role = #kvcache<role parameter>},
+    %p: memref<2xi64> {kvcache.name = "positions", kvcache.role = #kvcache<role activation>},
+    %k: memref<2x2x128xbf16> {kvcache.name = "key", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<70x16x2x128xf8E4M3FN, strided<[4096, 256, 128, 1], offset: ?>>, memref<2x512xi32>, memref<2xi32>, memref<3xi32>, memref<2xi64> -> !kvcache.cache<2 x 128 x f8E4M3FN>
+    // expected-error @below {{no write kernel for a rope table of 'memref<?x64xf32>': kernels skip positions past its end; give it a static number of positions}}
+    kvcache.write %k, %k to %c rope(%t at %p : memref<?x64xf32>, memref<2xi64>) : memref<2x2x128xbf16>, memref<2x2x128xbf16>, !kvcache.cache<2 x 128 x f8E4M3FN>
+  }
+}

@@ -7,7 +7,7 @@
 // REMARK:      remark: layer "model.layers.0.self_attn.attn": mla_attention_bf16_e4m3_h128_d512x64_p16_{{[0-9a-f]+}}, tiles of 64 latent rows, which are K and V at once, in 2 stages, 2 blocks of query heads, 10 splits of at least 128 tokens, grid 2 x 2 x 10, 224288 bytes of shared memory
 // CHECK:       kvcache.launch @write_latent_bf16_e4m3_d512x64_p16_{{[0-9a-f]+}} of "kvcache_write_latent" grid [1, 1, 1] block [128, 1, 1] shared 0
 // CHECK-SAME:    constants [1.250000e-02 : f32, 2 : i32, 1120] origins ["k_scale", "max_tokens", "num_pages * page_size"]
-// CHECK-SAME:    structure [90 : i32, 1 : i32, 0 : i32, 512 : i32, 64 : i32, 16 : i32, 9216, 576 : i32, 0 : i32] layer "layer0"
+// CHECK-SAME:    structure [90 : i32, 1 : i32, 0 : i32, 512 : i32, 64 : i32, 16 : i32, 9216, 576 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
 // CHECK:       kvcache.launch @mla_attention_bf16_e4m3_h128_d512x64_p16_{{[0-9a-f]+}} of "kvcache_mla_attention" grid [2, 2, 10] block [256, 1, 1] shared 224288
 // CHECK-SAME:    memref<2x128x512xbf16>, memref<2x128xf32>, memref<{{[0-9]+}}xf32>, memref<4xi32>)
 // CHECK-SAME:    constants [0.00225421111 : f32, 1.250000e-02 : f32, 2 : i32, 2 : i32, 512 : i32] origins ["softmax_scale * k_scale * log2(e)", "k_scale", "max_tokens", "max_sequences", "max_pages_per_sequence"]
@@ -31,7 +31,7 @@ func.func @main(%latent: memref<2x512xbf16>, %rope: memref<2x64xbf16>, %q: memre
 // CHECK:       kvcache.launch @write_latent_f32_ds_mla_d512x64_p64_{{[0-9a-f]+}} of "kvcache_write_latent" grid [2, 1, 1]
 // CHECK-SAME:    memref<7x64x1x656xi8, strided<[41984, 656, 656, 1], offset: ?>>
 // CHECK-SAME:    constants [1.000000e+00 : f32, 4 : i32, 448] origins ["no scale",
-// CHECK-SAME:    structure [90 : i32, 2 : i32, 4 : i32, 512 : i32, 64 : i32, 64 : i32, 41984, 656 : i32, 1 : i32]
+// CHECK-SAME:    structure [90 : i32, 2 : i32, 4 : i32, 512 : i32, 64 : i32, 64 : i32, 41984, 656 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32]
 // CHECK:       kvcache.launch @mla_attention_bf16_ds_mla_h16_d512x64_p64_{{[0-9a-f]+}} of
 // CHECK-SAME:    constants [0.180336878 : f32, 1.000000e+00 : f32, 4 : i32, 1 : i32, 4 : i32] origins ["softmax_scale * log2(e)", "no scale",
 // CHECK-SAME:    structure [90 : i32, 1 : i32, 4 : i32, 16 : i32, 512 : i32, 64 : i32, 64 : i32, 41984, 656 : i32, 32 : i32, 5 : i32, 4 : i32, 64 : i32, 2 : i32, 0 : i32]

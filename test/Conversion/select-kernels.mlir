@@ -22,7 +22,7 @@ kvcache.cache @layer1 of "l1" in @full : 2 x 64 x f8E4M3FN scales(@layer1.k, @la
 // CHECK:         kvcache.segment @layer0 {
 // CHECK-NEXT:      kvcache.launch @[[WRITE:write_bf16_e4m3_h2_d64_p16_[0-9a-f]+]] of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
 // CHECK-SAME:        constants [1.230000e-02 : f32, 3.450000e-02 : f32, 8 : i32, 1120] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-// CHECK-SAME:        structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
+// CHECK-SAME:        structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
 // CHECK-NEXT:      kvcache.launch @[[ATTENTION]] of "kvcache_paged_attention" grid [2, 4, {{[0-9]+}}] block [128, 1, 1] shared {{[0-9]+}}
 // CHECK-SAME:        %[[PARTIALS]], %[[COUNTERS]] :
 // CHECK-SAME:        constants [0.00221{{[0-9]+}} : f32, 3.450000e-02 : f32, 0.000000e+00 : f32, 8 : i32, 2 : i32, 64 : i32, 0 : i32]

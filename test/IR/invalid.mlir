@@ -1235,3 +1235,75 @@ func.func @f(%q: memref<8x4x64xbf16>, %a: memref<2xf32>) {
   kvcache.paged_attention %q over %c outs(%q) alibi_slopes(%a : memref<2xf32>) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> memref<8x4x64xbf16>
   return
 }
+
+// -----
+
+// write (C4): an even rotary dim, ...
+func.func @f(%k: tensor<8x2x64xbf16>, %t: tensor<40x33xf32>, %p: tensor<8xi64>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{rope table must be [positions, up to 64] with an even rotary dim, but is 'tensor<40x33xf32>'}}
+  kvcache.write %k, %k to %c rope(%t at %p : tensor<40x33xf32>, tensor<8xi64>) : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... up to the head dim, ...
+func.func @f(%k: tensor<8x2x64xbf16>, %t: tensor<40x66xf32>, %p: tensor<8xi64>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{rope table must be [positions, up to 64] with an even rotary dim, but is 'tensor<40x66xf32>'}}
+  kvcache.write %k, %k to %c rope(%t at %p : tensor<40x66xf32>, tensor<8xi64>) : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// ... and a position.
+func.func @f(%k: tensor<8x2x64xbf16>, %t: tensor<0x64xf32>, %p: tensor<8xi64>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{rope table must be [positions, up to 64] with an even rotary dim, but is 'tensor<0x64xf32>'}}
+  kvcache.write %k, %k to %c rope(%t at %p : tensor<0x64xf32>, tensor<8xi64>) : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// write (C5)
+func.func @f(%k: tensor<8x2x64xbf16>, %t: tensor<40x64xf32>, %p: tensor<7xi64>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{has 7 positions for 8 rows}}
+  kvcache.write %k, %k to %c rope(%t at %p : tensor<40x64xf32>, tensor<7xi64>) : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// write (C6)
+func.func @f(%k: tensor<8x2x64xbf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
+  // expected-error@+1 {{has 'rope_interleaved', but no 'rope' table}}
+  kvcache.write %k, %k to %c {rope_interleaved} : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return
+}
+
+// -----
+
+// write_latent (C4)
+func.func @f(%l: tensor<8x512xbf16>, %r: tensor<8x64xbf16>, %t: tensor<40x32xf32>, %p: tensor<8xi64>, %c: !kvcache.cache<latent 512 + 64 x bf16>) {
+  // expected-error@+1 {{rope table must be [positions, 64] with an even rotary dim, but is 'tensor<40x32xf32>'}}
+  kvcache.write_latent %l, %r to %c rope(%t at %p : tensor<40x32xf32>, tensor<8xi64>) : tensor<8x512xbf16>, tensor<8x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// write_latent (C5)
+func.func @f(%l: tensor<8x512xbf16>, %r: tensor<8x64xbf16>, %t: tensor<40x64xf32>, %p: tensor<9xi64>, %c: !kvcache.cache<latent 512 + 64 x bf16>) {
+  // expected-error@+1 {{has 9 positions for 8 rows}}
+  kvcache.write_latent %l, %r to %c rope(%t at %p : tensor<40x64xf32>, tensor<9xi64>) : tensor<8x512xbf16>, tensor<8x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}
+
+// -----
+
+// write_latent (C6)
+func.func @f(%l: tensor<8x512xbf16>, %r: tensor<8x64xbf16>, %c: !kvcache.cache<latent 512 + 64 x bf16>) {
+  // expected-error@+1 {{has 'rope_interleaved', but no 'rope' table}}
+  kvcache.write_latent %l, %r to %c {rope_interleaved} : tensor<8x512xbf16>, tensor<8x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  return
+}

@@ -179,3 +179,17 @@ kvcache.program @main(%slots: memref<8xi64> {kvcache.name = "slot_mapping", kvca
   kvcache.segment @second {
   }
 }
+
+// CHECK-LABEL: func.func @rope
+func.func @rope(%k: tensor<?x2x64xbf16>, %t: tensor<4096x32xf32>, %p: tensor<?xi64>, %l: memref<8x512xbf16>, %r: memref<8x64xbf16>,
+                %u: memref<?x64xf32>, %q: memref<8xi64>) {
+  %c = kvcache.get_cache @heads_first : !kvcache.cache<2 x 64 x f8E4M3FN>
+  // CHECK: kvcache.write %{{.*}}, %{{.*}} to %{{.*}} rope(%{{.*}} at %{{.*}} : tensor<4096x32xf32>, tensor<?xi64>) {rope_interleaved} : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, <2 x 64 x f8E4M3FN>
+  kvcache.write %k, %k to %c rope(%t at %p : tensor<4096x32xf32>, tensor<?xi64>) {rope_interleaved}
+    : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  %d = kvcache.get_cache @latent : !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+  // CHECK: kvcache.write_latent %{{.*}}, %{{.*}} to %{{.*}} rope(%{{.*}} at %{{.*}} : memref<?x64xf32>, memref<8xi64>) : memref<8x512xbf16>, memref<8x64xbf16>, <latent 512 + 64 x f8E4M3FN>
+  kvcache.write_latent %l, %r to %d rope(%u at %q : memref<?x64xf32>, memref<8xi64>)
+    : memref<8x512xbf16>, memref<8x64xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+  return
+}

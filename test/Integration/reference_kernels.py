@@ -54,6 +54,8 @@ def main():
                 Case("e4m3 packed, window 5, soft cap", layout="packed", window=5, cap=2.0),
                 Case("e5m2, group of 7, D 128", cache="f8E5M2", q_heads=7, kv_heads=1, dim=128, k_scale=(0.25,),
                      v_scale=(0.5,), softmax=0.09),
+                Case("rope of 32 of 128 elements, e5m2", cache="f8E5M2", dim=128, rotary=32, softmax=0.09),
+                Case("rope in pairs, bf16 cache", cache="bf16", rotary=64, interleaved=True, softmax=0.3),
                 Case("bf16 cache", cache="bf16", softmax=0.3))):
             # One decode row over 37 tokens, an empty sequence, seven rows of a prompt; one row of padding.
             batch = suite.batch(case, rng, lengths=(37, 0, 7), counts=(1, 0, 7), padding=1)
@@ -79,6 +81,9 @@ def main():
                       "page_table": tensor_files.Tensor("I32", batch.table), "lengths": tensor_files.Tensor("I32", batch.lengths),
                       "query_start": tensor_files.Tensor("I32", batch.starts),
                       "slot_mapping": tensor_files.Tensor("I64", batch.slots)}
+            if case.rotary:
+                inputs.update(cos_sin=tensor_files.Tensor("F32", case.rope_table()),
+                              position_ids=tensor_files.Tensor("I64", batch.positions))
             tensor_files.write(stem + ".in.safetensors", inputs)
             subprocess.run(["kvcache-run", stem + ".kvb", "--host", "--quiet", f"--inputs={stem}.in.safetensors",
                             f"--outputs={stem}.out.safetensors"], check=True, stdout=subprocess.DEVNULL)
@@ -92,7 +97,7 @@ def main():
                     pool[...] = history
             positive[1][...] = unsigned(pools[1])
             flipped = Batch(batch.key, unsigned(bits(batch.value)).view(batch.value.dtype), batch.query, batch.table,
-                            batch.lengths, batch.starts, batch.slots)
+                            batch.lengths, batch.starts, batch.slots, batch.positions)
             magnitude = values(run_reference(model, case, flipped, positive)[0], case.rows)
             out, lse = run_reference(model, case, batch, plain)
 

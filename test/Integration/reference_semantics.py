@@ -30,6 +30,9 @@ POISON = {"f8E4M3FN": 0x7F, "f8E5M2": 0x7D, "f8E4M3FNUZ": 0x80, "bf16": 0x7FC1, 
           "f32": 0x7FC00001}
 
 
+# Rows of a table of cosines and sines.
+POSITIONS = 40
+
 # Pages that are values become buffers first; all is written in place, so the
 # function needs no results.
 THREADED = ["--one-shot-bufferize=bufferize-function-boundaries=1 function-boundary-type-conversion=identity-layout-map"]
@@ -60,8 +63,32 @@ class Case:
 
     def __init__(self, name, *, cache="f8E4M3FN", rows="bf16", layout="nhd", q_heads=4, kv_heads=2,
                  dim=64, page=16, k_scale=(0.0123,), v_scale=(0.0345,), softmax=0.125, cap=None,
-                 window=None, memrefs=False, threaded=False, lse=True, pages=7):
+                 window=None, memrefs=False, threaded=False, lse=True, pages=7, rotary=0, interleaved=False):
         self.__dict__.update(locals())
+
+    def rope(self, kind):
+        """Arguments of the function, and what a write says, when keys are rotated."""
+        if not self.rotary:
+            return "", ""
+        table, positions = f"{kind}<{POSITIONS}x{self.rotary}xf32>", f"{kind}<?xi64>"
+        return (f', %rt: {table} {{kvcache.name = "cos_sin"}}, %rp: {positions} {{kvcache.name = "position_ids"}}',
+                f" rope(%rt at %rp : {table}, {positions})" + " {rope_interleaved}" * self.interleaved)
+
+    def rope_table(self):
+        """Row p: the cosines of the angles of position p, then their sines."""
+        angles = np.arange(POSITIONS)[:, None] * 100.0 ** (-np.arange(self.rotary // 2) / self.rotary)
+        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    def rotate(self, rows, position):
+        """f32 rows whose first elements are rotated; others as they are."""
+        if not self.rotary:
+            return rows
+        rows, n = rows.astype(np.float32), self.rotary
+        cos, sin = np.split(self.rope_table()[position], 2)
+        first, second = (slice(0, n, 2), slice(1, n, 2)) if self.interleaved else (slice(0, n // 2), slice(n // 2, n))
+        x, y = rows[..., first].copy(), rows[..., second].copy()
+        rows[..., first], rows[..., second] = x * cos - y * sin, y * cos + x * sin
+        return rows
 
     def text(self):
         kind = "memref" if self.memrefs else "tensor"
@@ -80,7 +107,8 @@ class Case:
         values = "%r#0, %r#1" if self.lse else "%r"
         scale = lambda s: "[" + ", ".join(f"{np.float32(x):.9e}" for x in s) + "]"
         attention = f"kvcache.paged_attention %q over %c outs({outs}) {{{', '.join(attributes)}}} : {query}, {handle} -> {types}"
-        write = f"kvcache.write %k, %v to %c : {row}, {row}, {handle}"
+        more, rope = self.rope(kind)
+        write = f"kvcache.write %k, %v to %c{rope} : {row}, {row}, {handle}"
         if self.threaded:
             # The pages are values; their owner declares the strides.
             strides = [stride // pool.itemsize for pool in self.pools()[:1] for stride in pool.strides]
@@ -89,13 +117,13 @@ class Case:
             named = [("kp", pages, layout, "c.k_cache"), ("vp", pages, layout, "c.v_cache"),
                      ("t", "tensor<?x?xi32>", "", "page_table"), ("n", "tensor<?xi32>", "", "lengths"),
                      ("s", "tensor<?xi32>", "", "query_start"), ("m", "tensor<?xi64>", "", "slot_mapping")]
-            arguments = ", ".join(f'%{a}: {t} {{{more}kvcache.name = "{name}"}}' for a, t, more, name in named)
+            arguments = ", ".join(f'%{a}: {t} {{{attribute}kvcache.name = "{name}"}}' for a, t, attribute, name in named)
             return f"""
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
 kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v)
-func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}, {arguments}) {{
+func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more}, {arguments}) {{
   %kn, %vn, %a:{len(values.split())} = kvcache.with_pages @c pages(%kp, %vp : {pages}, {pages}) page_table(%t : tensor<?x?xi32>)
     lengths(%n : tensor<?xi32>) query_start(%s : tensor<?xi32>) slots(%m : tensor<?xi64>) -> {pages}, {pages}, {types} {{
   ^bb0(%c: {handle}):
@@ -111,7 +139,7 @@ kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
 kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}
-func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}) {results} {{
+func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more}) {results} {{
   %c = kvcache.get_cache @c : {handle}
   {write}
   {'' if self.memrefs else returned + ' ='} {attention}
@@ -138,29 +166,30 @@ class LatentCase(Case):
     def __init__(self, name, *, latent=512, rope=64, scale=0.0123, **others):
         super().__init__(name, kv_heads=1, dim=latent + rope, k_scale=(scale,), v_scale=(scale,),
                          **others)
-        self.latent, self.rope = latent, rope
+        self.latent, self.rope_dim = latent, rope
         self.tiles = self.cache == "fp8_ds_mla"
         self.width = latent + latent // 32 + 2 * rope if self.tiles else latent + rope
 
     def text(self):
         kind = "memref" if self.memrefs else "tensor"
         latent = f"{kind}<?x{self.latent}x{self.rows}>"
-        rope = f"{kind}<?x{self.rope}x{self.rows}>"
+        rope = f"{kind}<?x{self.rope_dim}x{self.rows}>"
         query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.rows}>"
         out = f"{kind}<?x{self.q_heads}x{self.latent}x{self.rows}>"
         lse = f"{kind}<?x{self.q_heads}xf32>"
-        handle = f"!kvcache.cache<latent {self.latent} + {self.rope} x {self.cache}>"
+        handle = f"!kvcache.cache<latent {self.latent} + {self.rope_dim} x {self.cache}>"
         outs, types = ("%o, %l", f"{out}, {lse}") if self.lse else ("%o", out)
         results = f"-> ({types})" if not self.memrefs else ""
         returned = "%r:2 =" if self.lse else "%r ="
         values = "%r#0, %r#1" if self.lse else "%r"
+        more, turn = self.rope(kind)
         return f"""
 kvcache.scale_buffer @k : f32 = {np.float32(self.k_scale[0]):.9e} from override
 kvcache.cache_group @full page_size {self.page}
-kvcache.cache @c of "layer" in @full : latent {self.latent} + {self.rope} x {self.cache} scales(@k, @k)
-func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}) {results} {{
+kvcache.cache @c of "layer" in @full : latent {self.latent} + {self.rope_dim} x {self.cache} scales(@k, @k)
+func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}{more}) {results} {{
   %c = kvcache.get_cache @c : {handle}
-  kvcache.write_latent %k, %v to %c : {latent}, {rope}, {handle}
+  kvcache.write_latent %k, %v to %c{turn} : {latent}, {rope}, {handle}
   {'' if self.memrefs else returned} kvcache.mla_attention %q over %c outs({outs}) {{softmax_scale = {self.softmax:.17e} : f64}} : {query}, {handle} -> {types}
   return {'' if self.memrefs else values + ' : ' + types}
 }}
@@ -174,9 +203,11 @@ func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}) {re
     def encode(self, latent, rope):
         """The bytes or codes of one row."""
         if not self.tiles:
-            row = np.concatenate([latent, rope])
-            return bits(row) if self.rows == self.cache else quantize(
-                row.astype(np.float32), self.k_scale[0], self.cache)
+            row = np.concatenate([latent, rope.astype(latent.dtype)])
+            if self.rows == self.cache and not self.rotary:
+                return bits(row)
+            row = np.concatenate([latent.astype(np.float32), rope.astype(np.float32)])
+            return quantize(row, self.k_scale[0], self.cache)
         tiles = latent.astype(np.float32).reshape(-1, 128)
         with np.errstate(invalid="ignore"):
             scales = np.fmax(np.fmax.reduce(np.abs(tiles), axis=1) / np.float32(448),
@@ -200,8 +231,9 @@ func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}) {re
 class Batch:
     """Rows and tables of one call."""
 
-    def __init__(self, key, value, query, table, lengths, starts, slots):
+    def __init__(self, key, value, query, table, lengths, starts, slots, positions=()):
         self.key, self.value, self.query = key, value, query
+        self.positions = np.asarray(positions, np.int64)
         self.table = np.asarray(table, np.int32)
         self.lengths, self.starts = np.asarray(lengths, np.int32), np.asarray(starts, np.int32)
         self.slots = np.asarray(slots, np.int64)
@@ -210,7 +242,8 @@ class Batch:
 def call(model, case, batch, pools, out, lse):
     own = [bits(batch.key), bits(batch.value), bits(batch.query), out, lse]
     by_name = {"c.k_cache": pools[0], "c.v_cache": pools[-1], "c.kv_cache": pools[0], "page_table": batch.table,
-               "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots}
+               "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots,
+               "position_ids": batch.positions, "cos_sin": case.rope_table()}
     names = model.argument_names()
     results = model(*own, *(by_name[name] for name in names[len(own):]))
     if case.memrefs or case.threaded:
@@ -225,17 +258,19 @@ def head_scale(scale, heads):
 def expected_write(case, batch, pools):
     pool_slots = case.pages * case.page
     for row, slot in zip(range(len(batch.key)), batch.slots):
-        if not 0 <= slot < pool_slots:
+        position = batch.positions[row]
+        if not 0 <= slot < pool_slots or (case.rotary and not 0 <= position < POSITIONS):
             continue
         if isinstance(case, LatentCase):
-            pools[0][slot // case.page, slot % case.page, 0] = case.encode(batch.key[row], batch.value[row])
+            pools[0][slot // case.page, slot % case.page, 0] = case.encode(batch.key[row], case.rotate(batch.value[row], position))
             continue
         for pool, rows, scale in ((pools[0], batch.key, case.k_scale),
                                   (pools[1], batch.value, case.v_scale)):
-            if case.rows == case.cache:
-                codes = bits(rows[row])
+            values = case.rotate(rows[row], position) if rows is batch.key else rows[row]
+            if case.rows == case.cache and values.dtype == rows.dtype and not (case.rotary and rows is batch.key):
+                codes = bits(values)
             else:
-                codes = quantize(rows[row].astype(np.float32), head_scale(scale, case.kv_heads),
+                codes = quantize(values.astype(np.float32), head_scale(scale, case.kv_heads),
                                  case.cache)
             pool[slot // case.page, slot % case.page] = codes
 
@@ -342,18 +377,20 @@ class Suite:
         table = np.full((len(lengths), per_sequence), 2147480000, np.int32)
         table[:, -1] = -1
         free = list(rng.permutation(case.pages))
-        slots = []
+        slots, positions = [], []
         for s, length in enumerate(lengths):
             used = -(-length // case.page)
             table[s, :used] = [free.pop() for _ in range(used)]
             for j in range(length - counts[s], length):
                 slots.append(table[s, j // case.page] * case.page + j % case.page if j >= 0 else -1)
+                positions.append(j)
         slots += [-1, case.pages * case.page + 3][:padding]
+        positions += [1 << 60, 1][:padding]
         key, value = make(case.kv_heads), make(case.kv_heads)
         if isinstance(case, LatentCase):
             key = np.ascontiguousarray(key[:, 0, :case.latent])
-            value = np.ascontiguousarray(value[:, 0, :case.rope])
-        return Batch(key, value, make(case.q_heads), table, lengths, starts, slots)
+            value = np.ascontiguousarray(value[:, 0, :case.rope_dim])
+        return Batch(key, value, make(case.q_heads), table, lengths, starts, slots, positions)
 
     def prefilled(self, case, rng):
         """A first batch that writes whole sequences, then a second that
@@ -383,6 +420,10 @@ class Suite:
                 Case("f16 cache", cache="f16", rows="f16", layout="hnd"),
                 Case("f32 cache, bf16 rows", cache="f32", layout="packed"),
                 Case("buffers, written in place", memrefs=True, cap=50.0),
+                Case("rope", rotary=64),
+                Case("rope of 20 of 80 elements, in pairs, scales per head, f32 rows", rows="f32", dim=80, rotary=20, interleaved=True,
+                     k_scale=(0.01, 0.3), v_scale=(0.5, 0.02)),
+                Case("rope of 32 elements into a bf16 cache, pages as values", cache="bf16", rotary=32, threaded=True),
                 Case("soft cap smaller than the scores", cap=0.5, softmax=4.0, rows="f32")):
             self.prefilled(case, rng)
 
@@ -394,12 +435,25 @@ class Suite:
                            rows="f16", scale=0.25, q_heads=16),
                 LatentCase("MLA, bf16 cache, f32 rows", cache="bf16", rows="f32", q_heads=1),
                 LatentCase("MLA, fp8_ds_mla", cache="fp8_ds_mla"),
+                LatentCase("MLA, fp8_ds_mla, rope in pairs", cache="fp8_ds_mla", rotary=64, interleaved=True),
+                LatentCase("MLA, e4m3, rope, f16 rows", rows="f16", rotary=64),
                 LatentCase("MLA 256 + 64, fp8_ds_mla, f32 rows", latent=256, cache="fp8_ds_mla",
                            rows="f32", page=64, pages=3),
                 LatentCase("MLA, buffers, page 1, no LSE", memrefs=True, page=1, pages=40, lse=False)):
             self.prefilled(case, rng)
 
         tiles = LatentCase("fp8_ds_mla tiles", cache="fp8_ds_mla", rows="f32", latent=256)
+        # Positions of which the table has no angles: the rows are not written.
+        case = Case("rope", rotary=64)
+        batch = self.batch(case, rng, lengths=(5, 3), counts=(2, 1))
+        batch.positions[:2] = -1, POSITIONS
+        pools, wanted = case.pools(), case.pools()
+        out, lse = (np.zeros(shape, kind) for shape, kind in ((batch.query.shape, np.uint16), (batch.query.shape[:2], np.uint32)))
+        call(self.compile(case.text()), case, batch, pools, out, lse)
+        expected_write(case, batch, wanted)
+        differ = sum(int((a != b).sum()) for a, b in zip(pools, wanted))
+        self.report("rope: positions outside the table", differ == 0 and (pools[0] != case.pools()[0]).any(), {"codes": differ})
+
         batch = self.batch(tiles, rng, lengths=(5,), counts=(5,), padding=0)
         batch.key[0, :128] = 0
         batch.key[1, :] = 1e-40

@@ -183,25 +183,27 @@ ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), 
                        ("split_tokens", "i32"),
                        ("num_splits", "i32"), ("has_lse", "i32")]
 STRIDES = ("k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride")
-WRITE = [("k", "p"), ("v", "p"), ("k_pages", "p"), ("v_pages", "p"), ("slots", "p"), ("k_scale", "float"),
+ROPE = [("rope_table", "p"), ("positions", "p")]
+ROPE_CONSTANTS = [("rotary_dim", "i32"), ("rope_interleaved", "i32"), ("rope_positions", "i32")]
+WRITE = [("k", "p"), ("v", "p"), ("k_pages", "p"), ("v_pages", "p"), ("slots", "p"), *ROPE, ("k_scale", "float"),
          ("v_scale", "float"), ("max_tokens", "i32"), ("num_slots", "i64")]
 WRITE_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("kv_heads", "i32"),
                    ("head_dim", "i32"), ("page_size", "i32"), ("k_page_stride", "i64"),
                    ("k_token_stride", "i32"), ("k_head_stride", "i32"), ("v_page_stride", "i64"),
                    ("v_token_stride", "i32"), ("v_head_stride", "i32"), ("k_scale_is_pow2", "i32"),
-                   ("v_scale_is_pow2", "i32"), ("per_head", "i32")]
-
-
+                   ("v_scale_is_pow2", "i32"), ("per_head", "i32"), *ROPE_CONSTANTS]
+NO_ROPE = dict(rotary_dim=0, rope_interleaved=0, rope_positions=0)
 MLA = [("q", "p"), ("pages", "p"), ("page_table", "p"), ("lengths", "p"), ("query_start", "p"), ("out", "p"), ("lse", "p"),
        ("partials", "p"), ("counters", "p"), ("score_scale", "float"), ("output_scale", "float"), ("max_tokens", "i32"),
        ("max_sequences", "i32"), ("max_pages_per_sequence", "i32")]
 MLA_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("cache_type", "i32"), ("heads", "i32"), ("latent_dim", "i32"),
                  ("rope_dim", "i32"), ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("tile", "i32"),
                  ("stages", "i32"), ("rows", "i32"), ("split_tokens", "i32"), ("num_splits", "i32"), ("has_lse", "i32")]
-WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), ("scale", "float"), ("max_tokens", "i32"),
-                ("num_slots", "i64")]
+WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), *ROPE, ("scale", "float"),
+                ("max_tokens", "i32"), ("num_slots", "i64")]
 WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("latent_dim", "i32"), ("rope_dim", "i32"),
-                          ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32")]
+                          ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32"),
+                          *ROPE_CONSTANTS]
 PREFILL = [a for a in ATTENTION if a[0] not in ("partials", "counters")]
 PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "split_tokens", "num_splits")]
 PREFILL_CONSTANTS += [("warps", "i32")]
@@ -349,7 +351,7 @@ class Builder:
         return (name, wrapper(name, "kvcache_mla_attention", MLA, MLA_CONSTANTS, v, 1, threads=256)), v
 
     def write_latent(self, name, **values):
-        v = dict(dict(cache_type=0, latent_dim=512, rope_dim=64, scale_is_pow2=0), **values)
+        v = dict(NO_ROPE, cache_type=0, latent_dim=512, rope_dim=64, scale_is_pow2=0) | values
         self.latent(v)
         return (name, wrapper(name, "kvcache_write_latent", WRITE_LATENT, WRITE_LATENT_CONSTANTS, v, 1)), v
 
@@ -358,7 +360,7 @@ class Builder:
         return (name, wrapper(name, function, arguments, constants, values, 1))
 
     def write(self, name, **values):
-        v = dict(dict(cache_type=0, per_head=0), **values)
+        v = dict(NO_ROPE, cache_type=0, per_head=0) | values
         layout = v.pop("layout")
         v.update(zip(("k_page_stride", "k_token_stride", "k_head_stride"), layout.k))
         v.update(zip(("v_page_stride", "v_token_stride", "v_head_stride"), layout.v))

@@ -123,6 +123,14 @@ class MLA(Attention):
         return pointers + [batch.score_scale(), batch.v_scale, np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages)]
 
 
+def rope_buffers(device, rope):
+    """Addresses of a table of cosines and sines and of positions; nulls without them."""
+    if not len(rope):
+        return [0, 0]
+    return [device.buffer(np.ascontiguousarray(rope[0], np.float32), "rope_table"),
+            device.buffer(np.ascontiguousarray(rope[1], np.int64), "positions")]
+
+
 class Write:
     """Compiled write instances on a device."""
 
@@ -136,8 +144,9 @@ class Write:
         module = self.device.module(self.builder.ptx([kernel for kernel, _ in built.values()], arch))
         self.modules.update((name, (module, dict(full, layout=instances[name]["layout"]))) for name, (_, full) in built.items())
 
-    def run(self, name, k, v, slots, pages, scales, max_tokens=None, fill=0xAA, num_slots=None):
-        """k, v: u16 bits [token][head][dim]. Returns the pools and findings. Rows past max_tokens do not exist."""
+    def run(self, name, k, v, slots, pages, scales, max_tokens=None, fill=0xAA, num_slots=None, rope=()):
+        """k, v: u16 bits [token][head][dim]; rope: a table and positions. Returns the pools and findings. Rows past
+        max_tokens do not exist."""
         module, values = self.modules[name]
         d, lay = self.device, values["layout"]
         d.clear()
@@ -145,7 +154,8 @@ class Write:
         at = [d.buffer(p, f"pages{n}", writable=True) for n, p in enumerate(pools)]
         rows = max_tokens or len(slots)
         pointers = [d.buffer(np.ascontiguousarray(k), "k"), d.buffer(np.ascontiguousarray(v), "v"), at[0],
-                    at[1] if len(at) > 1 else at[0] + lay.v_offset, d.buffer(np.ascontiguousarray(slots, np.int64), "slots")]
+                    at[1] if len(at) > 1 else at[0] + lay.v_offset, d.buffer(np.ascontiguousarray(slots, np.int64), "slots"),
+                    *rope_buffers(d, rope)]
         arguments = [np.uint64(p) for p in pointers]
         per_head = values["per_head"]
         # One scale for K and one for V; per head, an array of them each.
@@ -171,14 +181,15 @@ class WriteLatent:
         self.modules.update((name, (module, full)) for name, (_, full) in built.items())
         return {name: full for name, (_, full) in built.items()}
 
-    def run(self, name, latent, rope, slots, pages, scale=1, fill=0xAA, num_slots=None):
-        """latent, rope: bits [token][element]. Returns the pool and findings."""
+    def run(self, name, latent, rope, slots, pages, scale=1, fill=0xAA, num_slots=None, rotation=()):
+        """latent, rope: bits [token][element]; rotation: a table and positions. Returns the pool and findings."""
         module, v = self.modules[name]
         d, g = self.device, self.builder.geometry
         d.clear()
         pool = np.full(pages * v["page_stride"], fill, np.uint8)
         pointers = [d.buffer(np.ascontiguousarray(latent), "latent"), d.buffer(np.ascontiguousarray(rope), "rope"),
-                    d.buffer(pool, "pages", writable=True), d.buffer(np.ascontiguousarray(slots, np.int64), "slots")]
+                    d.buffer(pool, "pages", writable=True), d.buffer(np.ascontiguousarray(slots, np.int64), "slots"),
+                    *rope_buffers(d, rotation)]
         arguments = [*(np.uint64(p) for p in pointers), np.float32(scale), np.int32(len(slots)),
                      np.int64(pages * v["page_size"] if num_slots is None else num_slots)]
         grid = (g.latent_write_grid(len(slots), v["latent_dim"], v["rope_dim"]), 1, 1)

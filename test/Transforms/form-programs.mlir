@@ -227,3 +227,29 @@ func.func @main(%x: tensor<?x256xbf16>, %z: tensor<?x4x64xbf16>, %out: tensor<?x
   %y = kvcache.quantize %o by %s : tensor<?x4x64xbf16> to tensor<?x4x64xf8E5M2>
   return %y, %other, %l : tensor<?x4x64xf8E5M2>, tensor<?x4x64xf8E5M2>, tensor<?x256xf8E4M3FN>
 }
+
+// -----
+
+// Layers that rotate their keys by one table share its buffer, also between segments; another table has its own.
+
+kvcache.scale_buffer @s : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_tokens = 8 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 64 x f8E4M3FN scales(@s, @s)
+kvcache.cache @layer1 of "l1" in @full : 2 x 64 x f8E4M3FN scales(@s, @s)
+
+// CHECK-LABEL: kvcache.program @kvcache.main(
+// CHECK-SAME:    %[[T:[a-z0-9]+]]: memref<40x64xf32> {kvcache.name = "rope_table", kvcache.role = #kvcache<role parameter>}
+// CHECK-SAME:    %[[P:[a-z0-9]+]]: memref<?xi64> {kvcache.name = "positions", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    %[[U:[a-z0-9]+]]: memref<40x32xf32> {kvcache.name = "rope_table.1", kvcache.role = #kvcache<role parameter>}
+// CHECK:         kvcache.write %{{.*}} rope(%[[T]] at %[[P]] : memref<40x64xf32>, memref<?xi64>) :
+// CHECK:         kvcache.write %{{.*}} rope(%[[T]] at %[[P]] : memref<40x64xf32>, memref<?xi64>) {rope_interleaved} :
+// CHECK:         kvcache.write %{{.*}} rope(%[[U]] at %[[P]] : memref<40x32xf32>, memref<?xi64>) :
+func.func @main(%k: tensor<?x2x64xbf16>, %t: tensor<40x64xf32>, %u: tensor<40x32xf32>, %p: tensor<?xi64>) {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  %d = kvcache.get_cache @layer1 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.write %k, %k to %c rope(%t at %p : tensor<40x64xf32>, tensor<?xi64>) : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  "foreign.fence"() : () -> ()
+  kvcache.write %k, %k to %d rope(%t at %p : tensor<40x64xf32>, tensor<?xi64>) {rope_interleaved} : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.write %k, %k to %d rope(%u at %p : tensor<40x32xf32>, tensor<?xi64>) : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}

@@ -135,3 +135,22 @@ func.func @elementwise(%q: tensor<8x4x64xbf16>, %s: f32, %o: tensor<8x4x64xbf16>
   %r1 = shard.shard %r to %whole annotate_for_users : tensor<8x4x64xbf16>
   return %r1 : tensor<8x4x64xbf16>
 }
+
+// -----
+
+// Tables and positions are whole on every rank.
+
+// CHECK-LABEL: func.func @rope(%arg0: tensor<8x1x64xbf16>, %arg1: tensor<40x64xf32>, %arg2: tensor<8xi64>) -> tensor<8x1x64xbf16>
+// CHECK: kvcache.write %arg0, %arg0 to %{{.*}} rope(%arg1 at %arg2 : tensor<40x64xf32>, tensor<8xi64>) : tensor<8x1x64xbf16>, tensor<8x1x64xbf16>
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @rope(%k: tensor<8x2x64xbf16>, %t: tensor<40x64xf32>, %p: tensor<8xi64>) -> tensor<8x2x64xbf16> {
+  %split = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %k1 = shard.shard %k to %split : tensor<8x2x64xbf16>
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  kvcache.write %k1, %k1 to %c rope(%t at %p : tensor<40x64xf32>, tensor<8xi64>) : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  return %k1 : tensor<8x2x64xbf16>
+}

@@ -41,12 +41,12 @@ kvcache.program @kvcache.main(%x: memref<?x4x64xbf16> {kvcache.name = "x", kvcac
     // expected-note @below {{what to do: launch for the capacities}}
     kvcache.launch @w of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [1.0 : f32, 1.0 : f32, 5 : i32, 1120] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
     // expected-error @below {{'kvcache.launch' cannot be captured (live-geometry)}}
     // expected-note @below {{what to do: launch for the capacities}}
     kvcache.launch @w of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [1.0 : f32, 1.0 : f32, 8 : i32, 1104] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
   }
 }
 

@@ -189,7 +189,7 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step,
     std::vector<int32_t> table(lengths.size() *
                                    size_t(sizes.maxPagesPerSequence),
                                options.poison ? 2147480000 : -1);
-    std::vector<int64_t> slots;
+    std::vector<int64_t> slots, positions;
     int64_t nextPage = 0;
     for (size_t i = 0; i < lengths.size(); ++i) {
       int64_t pages = (lengths[i] + layer.pageSize - 1) / layer.pageSize;
@@ -210,6 +210,7 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step,
         int64_t page = table[i * size_t(sizes.maxPagesPerSequence) +
                              size_t(at / layer.pageSize)];
         slots.push_back(page * layer.pageSize + at % layer.pageSize);
+        positions.push_back(at);
       }
     }
     if (options.poison)
@@ -232,7 +233,17 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step,
       if (Error error = setIntegers<int64_t>(session, names.slotMapping, {rows},
                                              std::move(slots)))
         return error;
-    for (const std::string *name : {&names.sinks, &names.alibiSlopes})
+    if (!names.positions.empty()) {
+      // A table may be shorter than the sequences.
+      int64_t most = session.manifest().findBuffer(names.ropeTable)->shape[0];
+      for (int64_t &position : positions)
+        position %= most;
+      if (Error error = setIntegers<int64_t>(session, names.positions, {rows},
+                                             std::move(positions)))
+        return error;
+    }
+    for (const std::string *name :
+         {&names.sinks, &names.alibiSlopes, &names.ropeTable})
       if (!name->empty())
         if (Error error = setRandom(session, *name, -1, ++seed))
           return error;

@@ -92,6 +92,9 @@ struct LayerBuffers {
   std::string querySource; // as query: what FP8 queries are quantized from,
                            // if the segment does it
   std::string key, value;  // [max_tokens][kv_heads][head_dim]
+  std::string ropeTable;   // [positions][rotary dim] f32, cosines then sines,
+                           // if the write rotates keys
+  std::string positions;   // [max_tokens] i64, with a rope table
   std::string output;      // as query
   std::string lse;         // [max_tokens][query_heads] f32, natural logarithm
   std::string sinks;       // [query_heads] f32, logits
@@ -133,6 +136,8 @@ struct Layer {
   std::string softmaxScaleFrom;     // e.g. "config.json: head_dim"
   std::optional<ScalarF32> softCap; // score = cap * tanh(score / cap)
   std::optional<int64_t> window;    // keys seen in front of the query
+  /// With a rope table: elements 2i and 2i + 1 are a pair, not i and i + half.
+  bool ropeInterleaved = false;
   ManifestScale kScale, vScale;
   std::optional<ManifestScale> qScale, oScale; // of FP8 queries and outputs
   /// SHA-256 (hex) of what makes two caches compatible; `cacheCompatibility`.

@@ -219,7 +219,7 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
           args(%k, %v, %kc, %vc, %slots : memref<8x2x64xbf16>, memref<8x2x64xbf16>,
                memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
           constants [1.230000e-02 : f32, 3.450000e-02 : f32, 8 : i32, 112] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
-          structure [80 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32]
+          structure [80 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32]
       }
     }
     ```
@@ -228,7 +228,7 @@ def ConvertKVCacheToNVVM : Pass<"convert-kvcache-to-nvvm", "::mlir::ModuleOp"> {
 
     ```mlir
     gpu.module @kvcache_kernels [#nvvm.target<... chip = "sm_80", ... link = ["kvcache_kernels.bc"]>] {
-      llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, ...)
+      llvm.func @kvcache_write(!llvm.ptr, ..., f32, f32, i32, i64, ...)
       llvm.func @write_example(%arg0: !llvm.ptr<1>, ...) attributes {gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: 128, 1, 1>} {
         ...
         llvm.call @kvcache_write(...) : ...

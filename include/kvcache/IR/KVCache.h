@@ -92,6 +92,21 @@ CacheOp getCacheDeclaration(Value handle);
 /// it, and the symbol that it names; nulls for other arguments.
 std::pair<Operation *, FlatSymbolRefAttr> getHandleSource(Value handle);
 
+/// How a write rotates keys, or the rotary part of latent rows (RoPE).
+struct KeyRotation {
+  Value table, positions; ///< null where nothing is rotated
+  bool isInterleaved = false;
+
+  explicit operator bool() const { return bool(table); }
+  /// Elements that are rotated: two for each angle of the table.
+  int64_t getRotaryDim() const {
+    return cast<ShapedType>(table.getType()).getDimSize(1);
+  }
+};
+
+/// The rotation of a write; none of other ops.
+KeyRotation getKeyRotation(Operation *op);
+
 /// Largest finite value of a quantized element type, in its own semantics.
 llvm::APFloat getLargestFinite(FloatType type);
 

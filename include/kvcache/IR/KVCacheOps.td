@@ -40,6 +40,8 @@ def KVCache_LatentQueries : KVCache_Shaped<KVCache_RowElement, [3], "tensor or m
 def KVCache_Queries : KVCache_Shaped<KVCache_QueryElement, [3], "tensor or memref [tokens, query heads, head dim]">;
 def KVCache_LSE : KVCache_Shaped<F32, [2], "tensor or memref [tokens, query heads] of f32">;
 def KVCache_PerHead : KVCache_Shaped<F32, [1], "tensor or memref [query heads] of f32">;
+def KVCache_RopeTable : KVCache_Shaped<F32, [2], "tensor or memref [positions, rotary dim] of f32">;
+def KVCache_Positions : KVCache_Shaped<I64, [1], "tensor or memref [tokens] of i64">;
 def KVCache_Activations : KVCache_Shaped<KVCache_QueryElement, [2, 3], "tensor or memref of activations">;
 
 //===----------------------------------------------------------------------===//
@@ -524,10 +526,13 @@ def KVCache_DequantizeOp : KVCache_ElementwiseOp<"dequantize", [F8E4M3FN, F8E5M2
 // Cache accesses
 //===----------------------------------------------------------------------===//
 
-def KVCache_WriteOp : KVCache_Op<"write", [
+class KVCache_WritingOp<string mnemonic> : KVCache_Op<mnemonic, [
+    AttrSizedOperandSegments,
     DeclareOpInterfaceMethods<CacheOpInterface>,
     DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
-    DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+    DeclareOpInterfaceMethods<ScaleUserInterface>]>;
+
+def KVCache_WriteOp : KVCache_WritingOp<"write"> {
   let summary = "quantized write of K and V rows into a cache";
   let description = [{
     Row `t` goes to slot `slots[t]` of the cache's group: page `slot /
@@ -537,11 +542,24 @@ def KVCache_WriteOp : KVCache_Op<"write", [
     finite value (infinities saturate, NaN stays NaN), rounded to nearest even.
     Into other caches rows are converted.
 
+    With a `rope` table the first `R` (rotary dim) elements of each key are
+    rotated by the angles of the row's position before that; values are not.
+    Row `p` of the table holds the cosines of the `R / 2` angles of position
+    `p`, then their sines. A pair `(x, y)` becomes `(x * cos - y * sin, x * sin
+    + y * cos)` in f32, each product and sum rounded; elements `i` and `i + R /
+    2` are the pair of angle `i` (as in GPT-NeoX), with `rope_interleaved` the
+    elements `2 i` and `2 i + 1`. The position of a row without a slot is not
+    read; a position outside the table skips its row, as a slot past the pool.
+
     Constraints:
 
     * (C1) key and value have the same type;
     * (C2) rows are `[tokens, KV heads, head dim]` of the cache;
-    * (C3) the cache is not latent.
+    * (C3) the cache is not latent;
+    * (C4) a `rope` table has an even rotary dim up to the head dim, and at
+      least one position;
+    * (C5) there are as many positions as rows, where these sizes are static;
+    * (C6) `rope_interleaved` comes with a `rope` table.
 
     Example:
 
@@ -555,20 +573,32 @@ def KVCache_WriteOp : KVCache_Op<"write", [
       kvcache.write %k, %v to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
       return
     }
+    func.func @rotate_and_write(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xbf16>, %cos_sin: tensor<4096x64xf32>, %positions: tensor<?xi64>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.write %k, %v to %c rope(%cos_sin at %positions : tensor<4096x64xf32>, tensor<?xi64>)
+        : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
     ```
   }];
   let arguments = (ins
     Arg<KVCache_Rows, "", [MemRead]>:$key,
     Arg<KVCache_Rows, "", [MemRead]>:$value,
-    Arg<KVCache_CacheType, "", [MemWrite<KVCache_CacheResource>]>:$cache
+    Arg<KVCache_CacheType, "", [MemWrite<KVCache_CacheResource>]>:$cache,
+    Arg<Optional<KVCache_RopeTable>, "", [MemRead]>:$rope_table,
+    Arg<Optional<KVCache_Positions>, "", [MemRead]>:$positions,
+    UnitAttr:$rope_interleaved
   );
-  let assemblyFormat = "$key `,` $value `to` $cache attr-dict `:` type($key) `,` type($value) `,` type($cache)";
+  let builders = [OpBuilder<(ins "::mlir::Value":$key, "::mlir::Value":$value, "::mlir::Value":$cache), [{
+    build($_builder, $_state, key, value, cache, /*rope_table=*/{}, /*positions=*/{}, /*rope_interleaved=*/false);
+  }]>];
+  let assemblyFormat = [{
+    $key `,` $value `to` $cache (`rope` `(` $rope_table^ `at` $positions `:` type($rope_table) `,` type($positions) `)`)?
+    attr-dict `:` type($key) `,` type($value) `,` type($cache)
+  }];
 }
 
-def KVCache_WriteLatentOp : KVCache_Op<"write_latent", [
-    DeclareOpInterfaceMethods<CacheOpInterface>,
-    DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
-    DeclareOpInterfaceMethods<ScaleUserInterface>]> {
+def KVCache_WriteLatentOp : KVCache_WritingOp<"write_latent"> {
   let summary = "quantized write of latent rows into a cache of MLA";
   let description = [{
     Row `t`, the latent part and behind it the rotary part, goes to slot
@@ -578,12 +608,19 @@ def KVCache_WriteLatentOp : KVCache_Op<"write_latent", [
     with `amax` the largest magnitude that is no NaN of the 128 elements, and
     the rotary part is converted to bf16. All of it is f32 arithmetic.
 
+    With a `rope` table the rotary part is rotated before that, as
+    `kvcache.write` says of keys.
+
     Constraints:
 
     * (C1) the cache is latent;
     * (C2) the latent part is `[tokens, L]` and the rotary part `[tokens, R]` of
       the cache;
-    * (C3) both have the same element type and number of tokens.
+    * (C3) both have the same element type and number of tokens;
+    * (C4) a `rope` table has the rotary dim `R`, which is then even, and at
+      least one position;
+    * (C5) there are as many positions as rows, where these sizes are static;
+    * (C6) `rope_interleaved` comes with a `rope` table.
 
     Example:
 
@@ -602,9 +639,18 @@ def KVCache_WriteLatentOp : KVCache_Op<"write_latent", [
   let arguments = (ins
     Arg<KVCache_LatentRows, "", [MemRead]>:$latent,
     Arg<KVCache_LatentRows, "", [MemRead]>:$rope,
-    Arg<KVCache_CacheType, "", [MemWrite<KVCache_CacheResource>]>:$cache
+    Arg<KVCache_CacheType, "", [MemWrite<KVCache_CacheResource>]>:$cache,
+    Arg<Optional<KVCache_RopeTable>, "", [MemRead]>:$rope_table,
+    Arg<Optional<KVCache_Positions>, "", [MemRead]>:$positions,
+    UnitAttr:$rope_interleaved
   );
-  let assemblyFormat = "$latent `,` $rope `to` $cache attr-dict `:` type($latent) `,` type($rope) `,` type($cache)";
+  let builders = [OpBuilder<(ins "::mlir::Value":$latent, "::mlir::Value":$rope, "::mlir::Value":$cache), [{
+    build($_builder, $_state, latent, rope, cache, /*rope_table=*/{}, /*positions=*/{}, /*rope_interleaved=*/false);
+  }]>];
+  let assemblyFormat = [{
+    $latent `,` $rope `to` $cache (`rope` `(` $rope_table^ `at` $positions `:` type($rope_table) `,` type($positions) `)`)?
+    attr-dict `:` type($latent) `,` type($rope) `,` type($cache)
+  }];
 }
 
 /// Attention over a cache. Passes handle all of them by AttentionOpInterface.

@@ -740,6 +740,53 @@ TEST(ManifestTest, EachHostileViewIsRefused) {
   }
 }
 
+TEST(ManifestTest, ARopeTableFitsItsLayer) {
+  Manifest manifest = sample();
+  Layer &layer = manifest.layers[0];
+  auto add = [&](const char *name, BufferRole role, ElementType type,
+                 std::vector<int64_t> shape) {
+    Buffer buffer;
+    buffer.name = name;
+    buffer.role = role;
+    buffer.elementType = type;
+    buffer.shape = shape;
+    buffer.strides = contiguousStrides(shape);
+    buffer.bytes = *spanBytes(buffer);
+    manifest.buffers.push_back(buffer);
+  };
+  add("table", BufferRole::Parameter, ElementType::F32, {40, layer.headDim});
+  add("positions", BufferRole::Activation, ElementType::I64,
+      {manifest.capacities.maxTokens});
+  layer.buffers.ropeTable = "table";
+  layer.buffers.positions = "positions";
+  layer.ropeInterleaved = true;
+  ASSERT_FALSE(bool(validateManifest(manifest)))
+      << validateManifest(manifest).message();
+  Expected<Manifest> again = parseManifest(writeManifest(manifest));
+  ASSERT_TRUE(bool(again));
+  EXPECT_TRUE(again->layers[0].ropeInterleaved);
+  EXPECT_EQ(again->layers[0].buffers.positions, "positions");
+
+  auto refused = [&](std::function<void(Manifest &)> edit) {
+    Manifest other = manifest;
+    edit(other);
+    return bool(validateManifest(other));
+  };
+  EXPECT_TRUE(refused([](Manifest &m) { m.layers[0].buffers.positions = ""; }));
+  EXPECT_TRUE(refused([](Manifest &m) { m.layers[0].buffers.ropeTable = ""; }));
+  EXPECT_TRUE(refused([](Manifest &m) {
+    bufferNamed(m, "table").shape[1] += 2;
+    bufferNamed(m, "table").strides[0] += 2;
+    bufferNamed(m, "table").bytes = *spanBytes(bufferNamed(m, "table"));
+  }));
+  EXPECT_TRUE(refused([](Manifest &m) {
+    bufferNamed(m, "table").elementType = ElementType::I32;
+  }));
+  EXPECT_TRUE(refused([](Manifest &m) {
+    bufferNamed(m, "table").role = BufferRole::Activation;
+  }));
+}
+
 TEST(ManifestTest, CompatibilityFollowsEveryFact) {
   Layer layer = sample().layers[0];
   std::string digest = cacheCompatibility(layer);
