@@ -188,6 +188,10 @@ static cl::opt<bool> warningsAreErrors("Werror",
                                        cl::cat(diagnosticCategory));
 static cl::opt<bool> quiet("quiet", cl::desc("Print no table"),
                            cl::cat(diagnosticCategory));
+static cl::opt<bool>
+    passStatistics("mlir-pass-statistics",
+                   cl::desc("Print what each pass has counted"),
+                   cl::cat(diagnosticCategory));
 
 //===----------------------------------------------------------------------===//
 // The tool
@@ -455,6 +459,8 @@ int main(int argc, char **argv) {
     return 1;
   FailureOr<::kvcache::Bundle> bundle =
       mlir::kvcache::compile(*module, options, bundleOptions);
+  if (passStatistics)
+    mlir::kvcache::printPassStatistics(llvm::errs());
   if (failed(bundle))
     return errors ? 1 : fail("the graph could not be compiled");
   if (warningsAreErrors && warnings)

@@ -1,5 +1,6 @@
 //===- kvcache-opt.cpp - mlir-opt with kvcache ----------------------------===//
 
+#include "kvcache/IR/PassStatistics.h"
 #include "kvcache/InitAll.h"
 #include "kvcache/Support/Migration.h"
 #include "mlir/InitAllDialects.h"
@@ -8,6 +9,9 @@
 #include "mlir/Target/LLVM/NVVM/Target.h"
 #include "mlir/Target/LLVMIR/Dialect/All.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
+#include "llvm/ADT/Statistic.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Timer.h"
 #include "llvm/Support/raw_ostream.h"
 
 int main(int argc, char **argv) {
@@ -23,8 +27,20 @@ int main(int argc, char **argv) {
   mlir::registerAllPasses();
   mlir::kvcache::registerKVCacheDialect(registry);
   mlir::kvcache::registerKVCachePasses();
-  return mlir::asMainReturnCode(mlir::MlirOptMain(
+  auto [input, output] = mlir::registerAndParseCLIOptions(
       argc, argv,
       "mlir-opt with the kvcache dialect, its passes and its pipelines\n",
-      registry));
+      registry);
+  // Where LLVM has no statistics, upstream's report has a heading alone. Asked
+  // here because MlirOptMain leaves no options behind.
+  std::unique_ptr<llvm::raw_ostream> statistics;
+  if (!LLVM_ENABLE_STATS && llvm::cl::getRegisteredOptions()
+                                    .lookup("mlir-pass-statistics")
+                                    ->getNumOccurrences() != 0)
+    statistics = llvm::CreateInfoOutputFile();
+  llvm::LogicalResult result =
+      mlir::MlirOptMain(argc, argv, input, output, registry);
+  if (statistics)
+    mlir::kvcache::printPassStatistics(*statistics, /*heading=*/false);
+  return mlir::asMainReturnCode(result);
 }

@@ -7,6 +7,7 @@
 #ifndef KVCACHE_CONVERSION_PASSES_H
 #define KVCACHE_CONVERSION_PASSES_H
 
+#include "kvcache/IR/PassStatistics.h"
 #include "mlir/Dialect/GPU/IR/GPUDialect.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"

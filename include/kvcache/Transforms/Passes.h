@@ -4,6 +4,7 @@
 #define KVCACHE_TRANSFORMS_PASSES_H
 
 #include "kvcache/IR/KVCache.h"
+#include "kvcache/IR/PassStatistics.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
