@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 using namespace kvcache;
@@ -93,6 +94,27 @@ std::string listNames(const std::vector<std::string> &names) {
 /// "1 layer", "3 layers".
 std::string countOf(size_t count, const char *noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+/// The first element that is not zero, as text; empty: there is none.
+std::string findNonZero(const Tensor &tensor) {
+  if (readFloatElement(tensor, 0)) {
+    for (int64_t i = 0; i < tensor.numElements(); ++i)
+      if (double value = *readFloatElement(tensor, i); value != 0)
+        return formatDouble(value);
+    return "";
+  }
+  size_t size = std::max(1u, dtypeBits(tensor.dtype) / 8);
+  for (uint64_t at = 0; at < tensor.bytes; at += size) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, tensor.data + at, size);
+    unsigned above = 64 - 8 * unsigned(size);
+    if (bits != 0 && dtypeName(tensor.dtype)[0] == 'I')
+      return std::to_string(int64_t(bits << above) >> above);
+    if (bits != 0)
+      return std::to_string(bits);
+  }
+  return "";
 }
 
 class ScaleResolver {
@@ -633,12 +655,11 @@ private:
       for (const ScaleCandidate *candidate : list) {
         if (candidate->kind != ScaleName::ZeroPoint)
           continue;
-        const Tensor &tensor = *candidate->tensor;
-        if (std::any_of(tensor.data, tensor.data + tensor.bytes,
-                        [](uint8_t byte) { return byte != 0; })) {
+        std::string found = findNonZero(*candidate->tensor);
+        if (!found.empty()) {
           report(Severity::Error, i,
-                 "the zero point " + place(*candidate) +
-                     " is not zero; expected symmetric quantization",
+                 "the zero point " + place(*candidate) + " is " + found +
+                     ", expected 0: only symmetric quantization is supported",
                  candidate->key, candidate->file);
           good = false;
         } else {

@@ -397,8 +397,17 @@ TEST_F(Scales, ZeroPointsMustBeZero) {
   TensorList list = kv(.03f, .05f);
   list.addValues<int8_t>(L0 + ".k_zero_point", DType::I8, {1}, {0});
   expectKV(resolve(list), .03f, P::Checkpoint, .05f, P::Checkpoint);
-  list.addValues<int8_t>(L0 + ".v_zero_point", DType::I8, {1}, {3});
-  expectError(resolve(list), "is not zero");
+  list.addValues<float>(L0 + ".q_zero_point", DType::F32, {1}, {-0.0f});
+  expectNo(resolve(list), Severity::Error);
+  TensorList wrong = list;
+  wrong.addValues<int8_t>(L0 + ".v_zero_point", DType::I8, {2}, {0, -3});
+  expectError(resolve(wrong), "is -3, expected 0");
+  wrong = list;
+  wrong.addValues<uint8_t>(L0 + ".v_zero_point", DType::U8, {1}, {255});
+  expectError(resolve(wrong), "is 255, expected 0");
+  wrong = list;
+  wrong.addValues<float>(L0 + ".v_zero_point", DType::F32, {1}, {.5f});
+  expectError(resolve(wrong), "is 0.5, expected 0");
 }
 
 //===----------------------------------------------------------------------===//
