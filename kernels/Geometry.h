@@ -214,6 +214,12 @@ constexpr int elementwiseGrid(long long elements) {
                           (threadsPerCta * writeElements));
 }
 
+/// 16-byte units of the rows of a page.
+[[gnu::always_inline]] constexpr inline int copyUnits(int kvHeads, int rowBytes,
+                                                      int pageSize) {
+  return kvHeads * pageSize * (rowBytes / 16);
+}
+
 //===----------------------------------------------------------------------===//
 // Paged attention
 //===----------------------------------------------------------------------===//
@@ -713,6 +719,11 @@ constexpr Grid writeLaunchGrid(int maxTokens, int kvHeads, int headDim,
                                bool perHead) {
   return {writeGrid(maxTokens, perHead ? 1 : kvHeads, headDim),
           writeGridY(kvHeads, perHead), 1};
+}
+
+/// Of the copies of `pairs` pages; `units` are those of K and V.
+constexpr Grid copyPagesGrid(int pairs, int units) {
+  return {pairs, ceilDiv(units, threadsPerCta), 1};
 }
 
 constexpr Grid attentionLaunchGrid(int maxTokens, int maxSequences,

@@ -114,12 +114,16 @@ KVCACHE_EXPORT kvcache_merge_states(const void *a, const float *lse_a,
   if (row >= rows)
     return;
   float la = ptx::loadF32(lse_a + row), lb = ptx::loadF32(lse_b + row);
-  float top = ptx::maxF32(la, lb);
-  bool empty = top == ptx::asFloat(0xff800000u);
+  float top = ptx::maxF32(la, lb); // of NaN and a number the number
+  bool empty = la == lb && la == ptx::asFloat(0xff800000u);
   float shift = empty ? 0.f : top;
   float wa = ptx::exp2((la - shift) * 1.44269504088896341f);
   float wb = ptx::exp2((lb - shift) * 1.44269504088896341f);
-  float sum = wa + wb, inverse = empty ? 0.f : ptx::divide(1.f, sum);
+  // Without branches: rows behind the batch may hold anything. Of two empty
+  // partials all is 0 but for the inverse.
+  float sum = wa + wb, reciprocal = ptx::divide(1.f, sum);
+  float logarithm = shift + ptx::log2(sum) * 0.693147180559945309f;
+  float inverse = empty ? 0.f : reciprocal;
   // What a partial without weight holds does not count, be it NaN.
   float fa = wa * inverse, fb = wb * inverse;
   i64 at = unit * writeElements * activationBytes(type);
@@ -139,29 +143,47 @@ KVCACHE_EXPORT kvcache_merge_states(const void *a, const float *lse_a,
   }
   store16(type, static_cast<u8 *>(out) + at, merged);
   if (lse && unit % units == 0)
-    ptx::storeF32(lse + row,
-                  empty ? top : shift + ptx::log2(sum) * 0.693147180559945309f);
+    ptx::storeF32(lse + row, empty ? top : logarithm);
 }
 
-// Copies pages within a pool: pairs [count][2] i64, (from, to). A pair with a
-// negative or too large page is skipped; no page is written twice, and none is
-// both written and read. page_bytes is a multiple of 16. A CTA copies 2 KiB.
-// Grid (ceil(page_bytes / 2048), count, 1), 128 threads.
-KVCACHE_EXPORT kvcache_copy_pages(void *pages, const long long *pairs,
-                                  long long num_pages,
+// Copies pages within the pools of K and V (v_row_bytes 0: of K alone): pairs
+// [count][2] i64, (from, to). A pair with a negative or too large page is
+// skipped; no page is written twice, and none is both written and read. Rows
+// and strides, in bytes, are multiples of 16. Grid copyPagesGrid, 128 threads.
+KVCACHE_EXPORT kvcache_copy_pages(void *k_pages, void *v_pages,
+                                  const long long *pairs, long long num_pages,
                                   // structural constants
-                                  int arch, long long page_bytes) {
+                                  int arch, int kv_heads, int page_size,
+                                  int k_row_bytes, long long k_page_stride,
+                                  int k_token_stride, int k_head_stride,
+                                  int v_row_bytes, long long v_page_stride,
+                                  int v_token_stride, int v_head_stride) {
   (void)arch;
-  i64 at = (static_cast<i64>(ptx::ctaX()) * threadsPerCta + ptx::threadX()) *
-           writeElements;
-  i64 pair = ptx::ctaY();
+  int unit = static_cast<int>(ptx::ctaY()) * threadsPerCta + ptx::threadX();
+  i64 pair = ptx::ctaX();
   i64 from = ptx::loadI64(pairs, 2 * pair),
       to = ptx::loadI64(pairs, 2 * pair + 1);
-  if (at >= page_bytes || from < 0 || to < 0 || from >= num_pages ||
+  const int kUnits = copyUnits(kv_heads, k_row_bytes, page_size);
+  const int units = kUnits + copyUnits(kv_heads, v_row_bytes, page_size);
+  if (unit >= units || from < 0 || to < 0 || from >= num_pages ||
       to >= num_pages)
     return;
+  const bool isKey = unit < kUnits;
+  u8 *pages = static_cast<u8 *>(isKey ? k_pages : v_pages);
+  i64 pageStride = isKey ? k_page_stride : v_page_stride;
+  int tokenStride = isKey ? k_token_stride : v_token_stride;
+  int headStride = isKey ? k_head_stride : v_head_stride;
+  int chunks = (isKey ? k_row_bytes : v_row_bytes) / 16;
+  unit -= isKey ? 0 : kUnits;
+  // Neighbouring threads take neighbouring rows.
+  bool headsInside = headStride <= tokenStride;
+  int row = unit / chunks;
+  int inner = headsInside ? kv_heads : page_size;
+  i64 at =
+      static_cast<i64>(row / inner) * (headsInside ? tokenStride : headStride) +
+      static_cast<i64>(row % inner) * (headsInside ? headStride : tokenStride) +
+      unit % chunks * 16;
   u32 x[4];
-  u8 *base = static_cast<u8 *>(pages);
-  ptx::loadV4Coherent(x, base + from * page_bytes + at);
-  ptx::storeV4(base + to * page_bytes + at, x);
+  ptx::loadV4Coherent(x, pages + from * pageStride + at);
+  ptx::storeV4(pages + to * pageStride + at, x);
 }

@@ -152,7 +152,7 @@ KVCACHE_API KvcacheStatus kvcacheBundleProgramCapacities(
 /** Index of the program to run for a step of so many sequences and tokens: of
  * `name` (null: the only one, or "main") and its buckets the smallest that has
  * room; -1 when none has. What it has room for beyond the step is padded:
- * slots -1, lengths 0, query starts with their last value. */
+ * slots and page copies -1, lengths 0, query starts with their last value. */
 KVCACHE_API int64_t kvcacheBundleProgramForBatch(const KvcacheBundle *bundle,
                                                  const char *name,
                                                  int64_t sequences,
@@ -164,7 +164,8 @@ typedef struct KvcacheBufferInfo {
   size_t size;
   const char *name;        /**< "layer0.query", "page_table", ... */
   const char *role;        /**< activation, cache, page_table, lengths, slots,
-                                query_start, workspace */
+                                query_start, workspace, parameter,
+                                page_copies */
   const char *elementType; /**< bf16, f16, f32, f8E4M3FN, f8E5M2, i32, ... */
   const char *access;      /**< of the kernels: read, write, readwrite */
   const char *owner;       /**< caller: bind it; runtime: in the workspace */

@@ -39,7 +39,8 @@ constexpr NamedValue<BufferRole> bufferRoles[] = {
     {BufferRole::Slots, "slots"},
     {BufferRole::QueryStart, "query_start"},
     {BufferRole::Workspace, "workspace"},
-    {BufferRole::Parameter, "parameter"}};
+    {BufferRole::Parameter, "parameter"},
+    {BufferRole::PageCopies, "page_copies"}};
 
 constexpr NamedValue<BufferAccess> bufferAccesses[] = {
     {BufferAccess::Read, "read"},
@@ -55,7 +56,9 @@ constexpr NamedValue<LaunchOp> launchOps[] = {
     {LaunchOp::WriteLatent, "write_latent"},
     {LaunchOp::MLAAttention, "mla_attention"},
     {LaunchOp::Quantize, "quantize"},
-    {LaunchOp::Dequantize, "dequantize"}};
+    {LaunchOp::Dequantize, "dequantize"},
+    {LaunchOp::MergeStates, "merge_states"},
+    {LaunchOp::CopyPages, "copy_pages"}};
 
 template <typename Enum, size_t N>
 std::string_view nameOf(const NamedValue<Enum> (&table)[N], Enum value) {
@@ -229,6 +232,17 @@ const Target *Manifest::findTarget(std::string_view chip) const {
   return findBy(targets, &Target::chip, chip);
 }
 
+const Buffer *Manifest::findPageCopies(const Launch &launch) const {
+  for (const Argument &argument : launch.arguments) {
+    const Buffer *buffer = argument.kind == Argument::Kind::Buffer
+                               ? findBuffer(argument.buffer)
+                               : nullptr;
+    if (buffer && buffer->role == BufferRole::PageCopies)
+      return buffer;
+  }
+  return nullptr;
+}
+
 Expected<const Program *> Manifest::chooseProgram(std::string_view name) const {
   const Program *only = nullptr;
   size_t count = 0;
@@ -337,6 +351,11 @@ std::string scaleText(const ManifestScale &scale) {
 
 bool isWrite(LaunchOp op) {
   return op == LaunchOp::Write || op == LaunchOp::WriteLatent;
+}
+
+bool needsNoLayer(LaunchOp op) {
+  return op == LaunchOp::Quantize || op == LaunchOp::Dequantize ||
+         op == LaunchOp::MergeStates;
 }
 
 bool isAttention(LaunchOp op) {

@@ -351,7 +351,7 @@ Buffer readBuffer(const Value &value) {
   object.read("name", buffer.name);
   object.read("role", buffer.role, parseBufferRole,
               "activation, cache, page_table, lengths, slots, query_start, "
-              "workspace or parameter");
+              "workspace, parameter or page_copies");
   object.read("element_type", buffer.elementType, parseElementType,
               elementTypeNames);
   object.readArray("shape", buffer.shape, readExtent);
@@ -522,10 +522,9 @@ Launch readLaunch(const Value &value) {
   object.read("program", launch.program);
   object.read("segment", launch.segment);
   object.read("kernel", launch.kernel);
-  object.read(
-      "op", launch.op, parseLaunchOp,
-      "write, paged_attention, write_latent, mla_attention, quantize or "
-      "dequantize");
+  object.read("op", launch.op, parseLaunchOp,
+              "write, paged_attention, write_latent, mla_attention, quantize, "
+              "dequantize, merge_states or copy_pages");
   object.read("layer", launch.layer);
   readDimensions(object, "grid", launch.grid);
   readDimensions(object, "block", launch.block);

@@ -256,6 +256,8 @@ private:
       return table(path, buffer, ElementType::I32, {sizes.maxSequences + 1});
     case BufferRole::Slots:
       return table(path, buffer, ElementType::I64, {sizes.maxTokens});
+    case BufferRole::PageCopies:
+      return table(path, buffer, ElementType::I64, {buffer.shape[0], 2});
     case BufferRole::Activation:
       return expectExtent(path, buffer, sizes.maxTokens, "max_tokens");
     case BufferRole::Cache:
@@ -642,8 +644,7 @@ private:
                                         " has no kernel " +
                                         quoted(launch.kernel));
     const Layer *layer = manifest.findLayer(launch.layer);
-    bool needsNone =
-        launch.op == LaunchOp::Quantize || launch.op == LaunchOp::Dequantize;
+    bool needsNone = needsNoLayer(launch.op);
     if (!layer && !(needsNone && launch.layer.empty()))
       return fail(path + ".layer",
                   "no layer has the id " + quoted(launch.layer));
@@ -683,17 +684,30 @@ private:
     }
     if (failure)
       return;
-    if (needsNone && (launch.arguments.size() < 2 ||
-                      launch.arguments[0].kind != Argument::Kind::Buffer ||
-                      launch.arguments[1].kind != Argument::Kind::Buffer))
+    // Of a merge: each partial and its LSE, the output and its LSE.
+    size_t buffers = launch.op == LaunchOp::MergeStates ? 6 : 2;
+    auto isBuffer = [](const Argument &argument) {
+      return argument.kind == Argument::Kind::Buffer;
+    };
+    if (needsNone && (launch.arguments.size() < buffers ||
+                      !std::all_of(launch.arguments.begin(),
+                                   launch.arguments.begin() +
+                                       static_cast<std::ptrdiff_t>(buffers),
+                                   isBuffer)))
       return fail(path + ".arguments",
                   "expected the buffers that are read and written first");
+    if (launch.op == LaunchOp::MergeStates)
+      return merge(path + ".arguments", launch);
     if (!layer)
       return;
     const LayerBuffers &names = layer->buffers;
     bool latent = launch.op == LaunchOp::WriteLatent ||
                   launch.op == LaunchOp::MLAAttention;
-    if (!needsNone && latent != layer->isLatent())
+    bool copies = launch.op == LaunchOp::CopyPages;
+    if (copies && !manifest.findPageCopies(launch))
+      return fail(path + ".arguments",
+                  "expected a buffer of role page_copies, found none");
+    if (!needsNone && !copies && latent != layer->isLatent())
       return fail(path + ".op",
                   "expected the " +
                       std::string(layer->isLatent() ? "" : "non-") +
@@ -702,9 +716,11 @@ private:
     bool writes = isWrite(launch.op);
     for (const std::string *name : {writes      ? &names.key
                                     : needsNone ? &names.querySource
+                                    : copies    ? &names.kCache
                                                 : &names.query,
                                     writes      ? &names.value
                                     : needsNone ? &names.query
+                                    : copies    ? &names.vCache
                                                 : &names.output}) {
       bool isUsed =
           std::any_of(launch.arguments.begin(), launch.arguments.end(),
@@ -716,6 +732,28 @@ private:
         return fail(path + ".arguments",
                     "expected " + quoted(*name) + " of layer " +
                         quoted(launch.layer) + " among them, found it nowhere");
+    }
+  }
+
+  /// Both partials and the output are of one type and shape, and so are their
+  /// LSEs, with the heads and rows of the partials.
+  void merge(const std::string &path, const Launch &launch) {
+    for (size_t i = 0; i < 6; ++i) {
+      const Buffer &buffer = *manifest.findBuffer(launch.arguments[i].buffer);
+      const Buffer &first = *manifest.findBuffer(launch.arguments[0].buffer);
+      bool isLse = i % 2 != 0;
+      std::vector<int64_t> shape = first.shape;
+      if (isLse)
+        shape.resize(2);
+      ElementType type = isLse ? ElementType::F32 : first.elementType;
+      if (first.shape.size() != 3 || buffer.shape != shape ||
+          buffer.strides != contiguousStrides(shape) ||
+          buffer.elementType != type)
+        return fail(index(path, i),
+                    "expected " + std::string(elementTypeName(type)) + " " +
+                        shapeText(shape) + " without gaps, found " +
+                        std::string(elementTypeName(buffer.elementType)) + " " +
+                        shapeText(buffer.shape) + " of " + quoted(buffer.name));
     }
   }
 

@@ -55,6 +55,14 @@ static constexpr llvm::StringRef kQuantizeStructure[] = {"arch", "in_type",
 static constexpr llvm::StringRef kDequantizeStructure[] = {"arch", "cache_type",
                                                            "out_type"};
 
+static constexpr llvm::StringRef kMergeStructure[] = {"arch", "type",
+                                                      "head_dim"};
+static constexpr llvm::StringRef kCopyStructure[] = {
+    "arch",          "kv_heads",       "page_size",     "k_row_bytes",
+    "k_page_stride", "k_token_stride", "k_head_stride", "v_row_bytes",
+    "v_page_stride", "v_token_stride", "v_head_stride"};
+static constexpr OptionalPointer kCopyOptional[] = {{1, "v_row_bytes", 1}};
+
 static constexpr OptionalPointer kPrefillOptional[] = {
     {7, "has_lse", 1}, {8, "has_sinks", 1}, {9, "has_alibi", 1}};
 
@@ -110,6 +118,16 @@ static constexpr DeviceFunction kFunctions[] = {
      0,
      0,
      kDequantizeStructure},
+    {"kvcache_merge_states",
+     LaunchOp::MergeStates,
+     6,
+     {},
+     1,
+     0,
+     0,
+     kMergeStructure},
+    {"kvcache_copy_pages", LaunchOp::CopyPages, 3, kCopyOptional, 1, 0, 0,
+     kCopyStructure},
 };
 
 int64_t DeviceFunction::valueOf(llvm::StringRef constant,

@@ -140,6 +140,8 @@ public:
   void lower(QuantizeOp op);
   void lower(DequantizeOp op);
   void lower(LoadScaleOp op);
+  void lower(MergeStatesOp op);
+  void lower(CopyPagesOp op);
 
 private:
   using Builder = ImplicitLocOpBuilder;
@@ -198,6 +200,8 @@ private:
 
   Value readBuffer(Builder &b, Value value);
   Value outputBuffer(Builder &b, Value init);
+  void replaceByBuffers(Builder &b, DestinationStyleOpInterface op,
+                        ArrayRef<Value> outputs);
   ScaleValues getScale(Builder &b, ScaleBufferOp scale);
   Value scaleOfHead(Builder &b, const ScaleValues &scale, Value head);
   Value roundSaturating(Builder &b, Value value, FloatType type);
@@ -262,6 +266,20 @@ Value ReferenceLowering::outputBuffer(Builder &b, Value init) {
   Value buffer = memref::AllocOp::create(b, type, sizes);
   memref::CopyOp::create(b, source, buffer);
   return buffer;
+}
+
+/// Erases an op whose `outs` are now in these buffers.
+void ReferenceLowering::replaceByBuffers(Builder &b,
+                                         DestinationStyleOpInterface op,
+                                         ArrayRef<Value> outputs) {
+  SmallVector<Value> results;
+  for (auto [init, buffer] : llvm::zip(op.getDpsInits(), outputs))
+    if (isa<RankedTensorType>(init.getType()))
+      results.push_back(bufferization::ToTensorOp::create(
+          b, init.getType(), buffer,
+          /*restrict=*/true, /*writable=*/true));
+  op->replaceAllUsesWith(results);
+  op->erase();
 }
 
 ScaleValues ReferenceLowering::getScale(Builder &b, ScaleBufferOp scale) {
@@ -797,16 +815,10 @@ void ReferenceLowering::lower(AttentionOpInterface op) {
          });
        });
 
-  SmallVector<Value> results;
-  for (auto [init, buffer] :
-       {std::pair<Value, Value>{op.getOut(), attention.out},
-        {op.getLse(), attention.lse}})
-    if (init && isa<RankedTensorType>(init.getType()))
-      results.push_back(bufferization::ToTensorOp::create(
-          b, init.getType(), buffer,
-          /*restrict=*/true, /*writable=*/true));
-  op->replaceAllUsesWith(results);
-  op.erase();
+  SmallVector<Value, 2> outputs = {attention.out};
+  if (attention.lse)
+    outputs.push_back(attention.lse);
+  replaceByBuffers(b, op, outputs);
 }
 
 /// linalg.generic over one tensor of any shape, or from one memref to another.
@@ -858,6 +870,84 @@ void ReferenceLowering::lower(DequantizeOp op) {
   });
 }
 
+/// In f64, each element rounded once.
+void ReferenceLowering::lower(MergeStatesOp op) {
+  ImplicitLocOpBuilder b(op.getLoc(), op);
+  Value partials[] = {readBuffer(b, op.getA()), readBuffer(b, op.getB())},
+        logarithms[] = {readBuffer(b, op.getLseA()),
+                        readBuffer(b, op.getLseB())};
+  Value out = outputBuffer(b, op.getOut()), lse = outputBuffer(b, op.getLse());
+  auto type = cast<FloatType>(getElementTypeOrSelf(out.getType()));
+  Value zero = index(b, 0);
+  Value minusInfinity = real(b, -std::numeric_limits<double>::infinity());
+  loop(b, zero, dim(b, out, 0), [&](Builder &b, Value row) {
+    loop(b, zero, dim(b, out, 1), [&](Builder &b, Value head) {
+      Value l[2], weight[2], counts[2];
+      for (int i = 0; i < 2; ++i)
+        l[i] = arithmetic.widen(b, load(b, logarithms[i], {row, head}));
+      Value maximum = arith::MaximumFOp::create(b, l[0], l[1]);
+      Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ,
+                                            maximum, minusInfinity);
+      // Of two empty partials the differences would be NaN.
+      Value top = arith::SelectOp::create(b, isEmpty, real(b, 0.0), maximum);
+      for (int i = 0; i < 2; ++i) {
+        weight[i] = math::ExpOp::create(b, arith::SubFOp::create(b, l[i], top));
+        counts[i] = arith::CmpFOp::create(b, arith::CmpFPredicate::UNE,
+                                          weight[i], real(b, 0.0));
+      }
+      Value sum = arith::AddFOp::create(b, weight[0], weight[1]);
+      loop(b, zero, dim(b, out, 2), [&](Builder &b, Value d) {
+        Value total = real(b, 0.0);
+        for (int i = 0; i < 2; ++i) {
+          Value x = arithmetic.widen(b, load(b, partials[i], {row, head, d}));
+          x = mul(b, arith::DivFOp::create(b, weight[i], sum), x);
+          total = arith::AddFOp::create(
+              b, total, arith::SelectOp::create(b, counts[i], x, real(b, 0.0)));
+        }
+        store(b, arithmetic.round(b, total, type), out, {row, head, d});
+      });
+      Value merged =
+          arith::AddFOp::create(b, maximum, math::LogOp::create(b, sum));
+      store(b, arithmetic.round(b, merged, b.getF32Type()), lse, {row, head});
+    });
+  });
+  replaceByBuffers(b, op, {out, lse});
+}
+
+void ReferenceLowering::lower(CopyPagesOp op) {
+  ImplicitLocOpBuilder b(op.getLoc(), op);
+  auto view = op.getCache().getDefiningOp<ViewCacheOp>();
+  Value pairs = readBuffer(b, op.getPairs());
+  Value zero = index(b, 0), numPages = dim(b, view.getKPages(), 0);
+  SmallVector<Value, 2> pools = {view.getKPages()};
+  if (view.getVPages() != view.getKPages())
+    pools.push_back(view.getVPages());
+  loop(b, zero, dim(b, pairs, 0), [&](Builder &b, Value pair) {
+    Value pages[] = {loadIndex(b, pairs, {pair, zero}),
+                     loadIndex(b, pairs, {pair, index(b, 1)})};
+    Value copies;
+    for (Value page : pages) {
+      // Unsigned: negative pages are too large as well.
+      Value isPage =
+          arith::CmpIOp::create(b, arith::CmpIPredicate::ult, page, numPages);
+      copies =
+          copies ? Value(arith::AndIOp::create(b, copies, isPage)) : isPage;
+    }
+    auto branch = scf::IfOp::create(b, copies, /*withElseRegion=*/false);
+    ImplicitLocOpBuilder in(b.getLoc(), branch.thenBlock()->getTerminator());
+    for (Value pool : pools)
+      loop(in, zero, dim(in, pool, 1), [&](Builder &b, Value token) {
+        loop(b, zero, dim(b, pool, 2), [&](Builder &b, Value head) {
+          loop(b, zero, dim(b, pool, 3), [&](Builder &b, Value d) {
+            store(b, load(b, pool, {pages[0], token, head, d}), pool,
+                  {pages[1], token, head, d});
+          });
+        });
+      });
+  });
+  op.erase();
+}
+
 void ReferenceLowering::lower(LoadScaleOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
   auto scale = SymbolTable::lookupNearestSymbolFrom<ScaleBufferOp>(
@@ -907,6 +997,10 @@ public:
         lowering.lower(dequantize);
       else if (auto load = dyn_cast<LoadScaleOp>(op))
         lowering.lower(load);
+      else if (auto merge = dyn_cast<MergeStatesOp>(op))
+        lowering.lower(merge);
+      else if (auto copy = dyn_cast<CopyPagesOp>(op))
+        lowering.lower(copy);
       else
         (isa<GetCacheOp, ViewCacheOp>(op) ? handles : declarations)
             .push_back(op);

@@ -135,7 +135,8 @@ private:
   /// Buffers that callers hand to a segment one by one; the others are taken
   /// by the whole function.
   static bool isOperand(BufferRole role) {
-    return role == BufferRole::Activation || role == BufferRole::Parameter;
+    return role == BufferRole::Activation || role == BufferRole::Parameter ||
+           role == BufferRole::PageCopies;
   }
 
   static void replaceInside(func::FuncOp function, Value from, Value to) {

@@ -149,6 +149,10 @@ struct SelectKernels
         result = selectElementwise(quantize);
       else if (auto dequantize = dyn_cast<DequantizeOp>(op))
         result = selectElementwise(dequantize);
+      else if (auto merge = dyn_cast<MergeStatesOp>(op))
+        result = select(program, merge);
+      else if (auto copy = dyn_cast<CopyPagesOp>(op))
+        result = select(copy);
       else if (isa<CacheOpInterface>(op))
         result = op.emitError()
                  << "no kernel for '" << op.getName()
@@ -421,6 +425,98 @@ struct SelectKernels
     replace(op, launch, name,
             quantizes ? "kvcache_quantize" : "kvcache_dequantize", {grid, 1, 1},
             0, 0, layer);
+    return success();
+  }
+
+  //===--------------------------------------------------------------------===//
+  // Merges and copies
+  //===--------------------------------------------------------------------===//
+
+  LogicalResult select(ProgramOp program, MergeStatesOp op) {
+    auto partial = cast<MemRefType>(op.getA().getType());
+    int64_t tokens = partial.getDimSize(0), heads = partial.getDimSize(1),
+            dim = partial.getDimSize(2);
+    if (ShapedType::isDynamic(tokens))
+      tokens = maxTokens(program);
+    const char *problem = nullptr;
+    if (!partial.getLayout().isIdentity() ||
+        !cast<MemRefType>(op.getLse().getType()).getLayout().isIdentity())
+      problem = "partials need contiguous buffers";
+    else if (tokens == 0 || ShapedType::isDynamic(heads) ||
+             ShapedType::isDynamic(dim))
+      problem = "dimensions need a bound; max-tokens bounds the first";
+    else if (dim % geometry::writeElements)
+      problem = "the head dim must be a multiple of 16";
+    else if (tokens * heads > std::numeric_limits<int32_t>::max())
+      problem = "there are more than 2^31 rows of heads";
+    if (problem)
+      return op.emitError() << "no kernel for this '" << op->getName()
+                            << "' of " << partial << ": " << problem;
+    int type = *activationType(partial.getElementType());
+
+    OpBuilder builder(op);
+    LaunchBuilder launch(builder);
+    llvm::append_range(launch.buffers, op->getOperands());
+    launch.i32(tokens * heads, "tokens * query heads");
+    launch.structural(arch);
+    launch.structural(type);
+    launch.structural(dim);
+    std::string name = launch.name(Twine("merge_states_") +
+                                   activationName(type) + "_d" + Twine(dim));
+    int grid = geometry::elementwiseGrid(tokens * heads * dim);
+    op.emitRemark() << name << ", " << geometry::writeElements
+                    << " elements a thread, grid " << grid << " x 1 x 1";
+    replace(op, launch, name, "kvcache_merge_states", {grid, 1, 1}, 0, 0,
+            StringAttr());
+    return success();
+  }
+
+  LogicalResult select(CopyPagesOp op) {
+    FailureOr<Cache> cache = describe(op);
+    if (failed(cache))
+      return failure();
+    CacheType type = cache->op.getCacheType();
+    int page = cache->group.getPageSize(), heads = type.getNumHeads(),
+        sides = type.isLatent() ? 1 : 2;
+    int rowBytes =
+        type.getRowWidth() * type.getElementType().getIntOrFloatBitWidth() / 8;
+    auto pairsType = cast<MemRefType>(op.getPairs().getType());
+    int64_t pairs =
+        pairsType.isDynamicDim(0) ? cache->numPages : pairsType.getDimSize(0);
+    const char *problem = nullptr;
+    if (rowBytes % 16 || llvm::any_of(ArrayRef(cache->strides).drop_back(),
+                                      [](int64_t s) { return s % 16 != 0; }))
+      problem = "rows of a head and strides must be multiples of 16 bytes";
+    else if (!pairsType.getLayout().isIdentity())
+      problem = "pairs need a contiguous buffer";
+    if (problem)
+      return op.emitError()
+             << "no kernel for '" << op->getName() << "' in " << type
+             << " (layer \"" << cache->op.getLayer() << "\"): " << problem;
+
+    OpBuilder builder(op);
+    LaunchBuilder launch(builder);
+    launch.buffers = {cache->view.getKPages()};
+    if (sides == 2)
+      launch.buffers.push_back(cache->view.getVPages());
+    launch.buffers.push_back(op.getPairs());
+    launch.i64(cache->numPages, "num_pages");
+    launch.structural(arch);
+    launch.structural(heads);
+    launch.structural(page);
+    for (int side = 0; side < 2; ++side) {
+      launch.structural(side < sides ? rowBytes : 0);
+      launch.strides(cache->strides);
+    }
+    std::string name = launch.name(Twine("copy_pages_h") + Twine(heads) + "_b" +
+                                   Twine(rowBytes) + "_p" + Twine(page));
+    geometry::Grid grid = geometry::copyPagesGrid(
+        pairs, sides * geometry::copyUnits(heads, rowBytes, page));
+    op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+                    << ", 16 bytes a thread, grid " << grid.x << " x " << grid.y
+                    << " x 1";
+    replace(op, launch, name, "kvcache_copy_pages", grid, 0, 0,
+            cache->op.getSymNameAttr());
     return success();
   }
 

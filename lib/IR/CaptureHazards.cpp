@@ -61,25 +61,27 @@ static CaptureHazard unstable(StringRef what) {
 }
 
 /// Pages of a cache that is written must be where they were.
-static bool hasStablePages(Value handle) {
+static std::optional<CaptureHazard> getPagesHazard(Value handle) {
   auto view = handle.getDefiningOp<ViewCacheOp>();
-  return !view || (hasStableAddress(view.getKPages()) &&
-                   hasStableAddress(view.getVPages()));
+  if (!view || (hasStableAddress(view.getKPages()) &&
+                hasStableAddress(view.getVPages())))
+    return std::nullopt;
+  return unstable("a cache");
 }
 
 std::optional<CaptureHazard> WriteOp::getCaptureHazard() {
-  if (!hasStablePages(getCache()))
-    return unstable("a cache");
-  return std::nullopt;
+  return getPagesHazard(getCache());
 }
 
 std::optional<CaptureHazard> WriteLatentOp::getCaptureHazard() {
-  if (!hasStablePages(getCache()))
-    return unstable("a cache");
-  return std::nullopt;
+  return getPagesHazard(getCache());
 }
 
-static std::optional<CaptureHazard> getAttentionHazard(OperandRange outputs) {
+std::optional<CaptureHazard> CopyPagesOp::getCaptureHazard() {
+  return getPagesHazard(getCache());
+}
+
+static std::optional<CaptureHazard> getOutputHazard(OperandRange outputs) {
   for (Value output : outputs)
     if (isa<MemRefType>(output.getType()) && !hasStableAddress(output))
       return unstable("an output");
@@ -87,11 +89,15 @@ static std::optional<CaptureHazard> getAttentionHazard(OperandRange outputs) {
 }
 
 std::optional<CaptureHazard> PagedAttentionOp::getCaptureHazard() {
-  return getAttentionHazard(getDpsInits());
+  return getOutputHazard(getDpsInits());
 }
 
 std::optional<CaptureHazard> MLAAttentionOp::getCaptureHazard() {
-  return getAttentionHazard(getDpsInits());
+  return getOutputHazard(getDpsInits());
+}
+
+std::optional<CaptureHazard> MergeStatesOp::getCaptureHazard() {
+  return getOutputHazard(getDpsInits());
 }
 
 std::optional<CaptureHazard> LaunchOp::getCaptureHazard() {

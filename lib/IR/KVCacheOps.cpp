@@ -446,6 +446,18 @@ template <typename OpT> static LogicalResult verifyElementwise(OpT op) {
 using Effects =
     SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>;
 
+/// Memrefs are read, those of `outs` written.
+static void getMemrefEffects(DestinationStyleOpInterface op, Effects &effects) {
+  for (OpOperand &operand : op->getOpOperands()) {
+    if (!isa<MemRefType>(operand.get().getType()))
+      continue;
+    if (op.isDpsInit(&operand))
+      effects.emplace_back(MemoryEffects::Write::get(), &operand);
+    else
+      effects.emplace_back(MemoryEffects::Read::get(), &operand);
+  }
+}
+
 template <typename OpT>
 static void getElementwiseEffects(OpT op, Effects &effects) {
   if (!op.getOut())
@@ -461,6 +473,34 @@ void QuantizeOp::getEffects(Effects &effects) {
 }
 void DequantizeOp::getEffects(Effects &effects) {
   getElementwiseEffects(*this, effects);
+}
+
+MutableOperandRange MergeStatesOp::getDpsInitsMutable() {
+  return MutableOperandRange(*this, 4, 2);
+}
+
+void MergeStatesOp::getEffects(Effects &effects) {
+  getMemrefEffects(*this, effects);
+}
+
+// (C1) are traits.
+LogicalResult MergeStatesOp::verify() {
+  auto partial = cast<ShapedType>(getA().getType()),
+       lse = cast<ShapedType>(getLse().getType());
+  if (lse.getShape() != partial.getShape().take_front(2)) // (C2)
+    return emitOpError() << "lse " << lse
+                         << " must be [tokens, query heads] of the partial "
+                         << partial;
+  for (auto [name, out, inputs] :
+       {std::tuple<StringRef, Value, std::pair<Value, Value>>{
+            "output", getOut(), {getA(), getB()}},
+        {"lse", getLse(), {getLseA(), getLseB()}}}) // (C3)
+    if (isa<MemRefType>(out.getType()) &&
+        (out == inputs.first || out == inputs.second))
+      return emitOpError() << "the " << name
+                           << " is also that of a partial; expected a buffer "
+                              "of its own";
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -528,6 +568,16 @@ LogicalResult WriteOp::verify() {
   return verifyRope(*this, getKey(), type.getHeadDim(), /*isPart=*/true);
 }
 
+TypedValue<CacheType> CopyPagesOp::getCacheHandle() { return getCache(); }
+CacheAccess CopyPagesOp::getCacheAccess() { return CacheAccess::Write; }
+
+LogicalResult CopyPagesOp::verify() {
+  auto pairs = cast<ShapedType>(getPairs().getType());
+  if (pairs.getDimSize(1) != 2) // (C1)
+    return emitOpError() << "pairs must be [pairs, 2], but are " << pairs;
+  return success();
+}
+
 TypedValue<CacheType> WriteLatentOp::getCacheHandle() { return getCache(); }
 CacheAccess WriteLatentOp::getCacheAccess() { return CacheAccess::Write; }
 
@@ -561,20 +611,10 @@ LogicalResult WriteLatentOp::verify() {
 //===----------------------------------------------------------------------===//
 
 /// The memory effects of any attention.
-static void getAttentionEffects(
-    AttentionOpInterface op,
-    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
-        &effects) {
+static void getAttentionEffects(AttentionOpInterface op, Effects &effects) {
   effects.emplace_back(MemoryEffects::Read::get(), &op->getOpOperand(1),
                        CacheResource::get());
-  for (OpOperand &operand : op->getOpOperands()) {
-    if (!isa<MemRefType>(operand.get().getType()))
-      continue;
-    if (op.isDpsInit(&operand))
-      effects.emplace_back(MemoryEffects::Write::get(), &operand);
-    else
-      effects.emplace_back(MemoryEffects::Read::get(), &operand);
-  }
+  getMemrefEffects(op, effects);
 }
 
 /// What all attentions demand of their LSE and of positive attributes.

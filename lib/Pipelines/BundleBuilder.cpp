@@ -41,13 +41,22 @@ FailureOr<bundle::ElementType> elementType(Operation *op, Type type) {
 
 /// Buffers that host code passes to segments.
 bool isOperand(BufferRole role) {
-  return role == BufferRole::Activation || role == BufferRole::Parameter;
+  return role == BufferRole::Activation || role == BufferRole::Parameter ||
+         role == BufferRole::PageCopies;
 }
 
 /// A dimension of tokens, which may be fewer than the capacity.
 bool isTokens(BufferRole role, MemRefType type, size_t dim) {
   return dim == 0 && (role == BufferRole::Activation ||
                       (role == BufferRole::Workspace && type.getRank() > 1));
+}
+
+/// What bounds a dynamic dimension, or 0: no page is copied to twice.
+int64_t boundOf(const bundle::Capacities &sizes, BufferRole role,
+                MemRefType type, size_t dim) {
+  return isTokens(role, type, dim)                ? sizes.maxTokens
+         : role == BufferRole::PageCopies && !dim ? sizes.numPages
+                                                  : 0;
 }
 
 bundle::ManifestScale makeScale(ScaleBufferOp buffer) {
@@ -172,9 +181,11 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     if (auto argument = dyn_cast<BlockArgument>(operand))
       operands.insert(program.getBufferName(argument.getArgNumber()));
   bool isWrite = isa<WriteOp, WriteLatentOp>(op.getOperation());
+  // A copy of pages concerns all entries of its cache.
+  bool isCopy = isa<CopyPagesOp>(op.getOperation());
   bundle::Layer *found =
       findLayer(symbol, isWrite, [&](const std::string &name) {
-        return operands.contains(name);
+        return isCopy || operands.contains(name);
       });
   // Else one that has a write and waits for its attention, or the reverse.
   if (!found)
@@ -302,10 +313,11 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
       buffer.shape.push_back(size);
       continue;
     }
-    if (!isTokens(role, type, dim))
+    int64_t bound = boundOf(manifest().capacities, role, type, dim);
+    if (!bound)
       return program.emitError() << "dimension " << dim << " of buffer '"
                                  << name << "' is not bounded by a capacity";
-    buffer.shape.push_back(manifest().capacities.maxTokens);
+    buffer.shape.push_back(bound);
     buffer.dynamicDims.push_back(0);
   }
   // Tables and slots may be shorter in a step than at capacity.
@@ -323,8 +335,9 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
   bool written = false;
   Value argument = program.getArgument(index);
   for (OpOperand &use : argument.getUses())
-    if (auto attention = dyn_cast<AttentionOpInterface>(use.getOwner()))
-      written |= attention.isDpsInit(&use);
+    if (auto destination =
+            dyn_cast<DestinationStyleOpInterface>(use.getOwner()))
+      written |= destination.isDpsInit(&use);
     else if (isa<QuantizeOp, DequantizeOp>(use.getOwner()))
       written |= use.getOperandNumber() == 2;
   buffer.access = role == BufferRole::Cache || role == BufferRole::Workspace
@@ -386,8 +399,10 @@ LogicalResult BundleBuilder::mergeBuffer(ProgramOp program, StringRef name,
   bool agrees = buffer->elementType == *element &&
                 buffer->shape.size() == type.getShape().size();
   for (size_t dim = 0; agrees && dim < buffer->shape.size(); ++dim) {
-    agrees =
-        isTokens(role, type, dim) || buffer->shape[dim] == type.getDimSize(dim);
+    int64_t size = type.isDynamicDim(dim)
+                       ? boundOf(manifest().capacities, role, type, dim)
+                       : type.getDimSize(dim);
+    agrees = isTokens(role, type, dim) || buffer->shape[dim] == size;
   }
   if (!agrees)
     return program.emitError()
@@ -596,7 +611,11 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
                 works(candidate.buffers.querySource))
               layer = &candidate;
         } else {
-          layer = findLayer(cache, bundle::isWrite(launch.op), works);
+          layer = findLayer(cache, bundle::isWrite(launch.op),
+                            [&](const std::string &name) {
+                              return launch.op == bundle::LaunchOp::CopyPages ||
+                                     operands.contains(name);
+                            });
         }
         launch.layer = layer ? layer->id : "";
         llvm::copy(op.getGrid(), launch.grid.begin());

@@ -4,10 +4,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 namespace kvcache {
 
 namespace {
+
+/// The buffers that a launch without a layer writes.
+std::vector<std::string> outputsOf(const Launch &launch) {
+  if (!needsNoLayer(launch.op))
+    return {};
+  if (launch.op == LaunchOp::MergeStates)
+    return {launch.arguments[4].buffer, launch.arguments[5].buffer};
+  return {launch.arguments[1].buffer};
+}
 
 /// Whether the kernels expect zeros in this workspace before the first run and
 /// leave zeros behind: arrival counters are integers, partial results are not.
@@ -17,9 +27,12 @@ bool isCounters(const Buffer &buffer) {
 }
 
 /// What a table holds where no sequence and no row is. -1, as bytes of 0xFF,
-/// for slots and pages; 0 for lengths and query starts.
+/// for slots, pages and copies of pages; 0 for lengths and query starts.
 uint8_t paddingByte(BufferRole role) {
-  return role == BufferRole::Slots || role == BufferRole::PageTable ? 0xFF : 0;
+  return role == BufferRole::Slots || role == BufferRole::PageTable ||
+                 role == BufferRole::PageCopies
+             ? 0xFF
+             : 0;
 }
 
 bool isTable(BufferRole role) {
@@ -28,6 +41,7 @@ bool isTable(BufferRole role) {
   case BufferRole::Lengths:
   case BufferRole::Slots:
   case BufferRole::QueryStart:
+  case BufferRole::PageCopies:
     return true;
   default:
     return false;
@@ -67,6 +81,11 @@ Session::create(const Bundle &bundle, const Target &target,
 }
 
 Error Session::allocate() {
+  // Rows behind the batch are what they are in the input.
+  std::set<std::string> elementwise;
+  for (const Launch &launch : chosen.launches)
+    for (const std::string &name : outputsOf(launch))
+      elementwise.insert(name);
   for (const Buffer &buffer : manifest().buffers) {
     if (buffer.offsetIn)
       continue;
@@ -74,7 +93,8 @@ Error Session::allocate() {
     memory.name = buffer.name;
     memory.readOnly = buffer.access == BufferAccess::Read;
     memory.mayHoldUnwritten = buffer.role == BufferRole::Cache ||
-                              buffer.role == BufferRole::Workspace;
+                              buffer.role == BufferRole::Workspace ||
+                              elementwise.count(buffer.name) != 0;
     Expected<uint64_t> address = runsOn.allocate(buffer.bytes, memory);
     if (!address)
       return address.error();
@@ -269,18 +289,29 @@ std::vector<int64_t> Session::liveShape(const Buffer &buffer) const {
   auto given = extents.find(buffer.name);
   if (given != extents.end())
     return given->second;
-  // As many rows as the query, which may be the output of another layer. The
-  // bound is for manifests in which that goes round.
-  const Layer *layer = layerOfOutput(buffer.name);
-  for (size_t i = 0; layer && i < manifest().layers.size(); ++i) {
-    auto query = extents.find(layer->buffers.queryInput());
-    if (query != extents.end()) {
-      shape[0] = query->second[0];
+  // As many rows as the query, which may be the output of another layer, or of
+  // a merge. The bound is for manifests in which that goes round.
+  size_t most = manifest().layers.size() + chosen.launches.size();
+  std::string source = sourceOf(buffer.name);
+  for (size_t i = 0; !source.empty() && i < most; ++i) {
+    auto rows = extents.find(source);
+    if (rows != extents.end()) {
+      shape[0] = rows->second[0];
       break;
     }
-    layer = layerOfOutput(layer->buffers.queryInput());
+    source = sourceOf(source);
   }
   return shape;
+}
+
+std::string Session::sourceOf(const std::string &name) const {
+  if (const Layer *layer = layerOfOutput(name))
+    return layer->buffers.queryInput();
+  for (const Launch &launch : chosen.launches)
+    for (const std::string &output : outputsOf(launch))
+      if (output == name)
+        return launch.arguments[0].buffer;
+  return "";
 }
 
 Expected<std::vector<int64_t>>
@@ -323,6 +354,10 @@ Session::programForInputs(const Program &program,
     raise(layer->buffers.queryInput(), tokens);
     raise(layer->buffers.key, tokens);
   }
+  for (const Launch &launch : chosen.launches)
+    if (needsNoLayer(launch.op) && launch.program == program.name &&
+        (!segment || launch.segment == segment->name))
+      raise(launch.arguments[0].buffer, tokens);
   if (const Program *found = manifest().programFor(program, sequences, tokens))
     return found;
   Capacities sizes = manifest().capacitiesOf(program);
@@ -429,6 +464,38 @@ Error Session::checkInputs(const Layer &layer, bool writes,
   return Error::success();
 }
 
+Error Session::checkCopies(const Launch &launch) const {
+  const std::string &name = manifest().findPageCopies(launch)->name;
+  Expected<std::vector<int64_t>> pages = integers(name);
+  if (!pages)
+    return pages.error();
+  int64_t numPages = manifest().capacities.numPages;
+  std::map<int64_t, size_t> targets;
+  auto isSkipped = [&](size_t pair) {
+    return std::min((*pages)[2 * pair], (*pages)[2 * pair + 1]) < 0 ||
+           std::max((*pages)[2 * pair], (*pages)[2 * pair + 1]) >= numPages;
+  };
+  auto clash = [&](size_t pair, size_t entry, size_t other) {
+    return makeError(name + "[" + std::to_string(pair) + ", " +
+                     std::to_string(entry) + "]: page " +
+                     std::to_string((*pages)[2 * pair + entry]) +
+                     " is copied to by pair " + std::to_string(other) +
+                     " too; expected pages that are copied to once, and not "
+                     "from as well");
+  };
+  for (size_t pair = 0; 2 * pair < pages->size(); ++pair)
+    if (!isSkipped(pair))
+      if (auto [known, isNew] =
+              targets.try_emplace((*pages)[2 * pair + 1], pair);
+          !isNew)
+        return clash(pair, 1, known->second);
+  for (size_t pair = 0; 2 * pair < pages->size(); ++pair)
+    if (auto known = targets.find((*pages)[2 * pair]);
+        !isSkipped(pair) && known != targets.end())
+      return clash(pair, 0, known->second);
+  return Error::success();
+}
+
 Error Session::checkSlots(const Layer &layer, RunReport &report) const {
   if (layer.buffers.slotMapping.empty())
     return Error::success();
@@ -527,10 +594,8 @@ Error Session::forgetResults(const Segment &segment) {
       if (Error error = runsOn.forget(address(*buffer), buffer->bytes))
         return error.withContext(buffer->name);
   for (const Launch *launch : launches(segment))
-    if (launch->op == LaunchOp::Quantize ||
-        launch->op == LaunchOp::Dequantize) {
-      const Buffer &buffer =
-          *manifest().findBuffer(launch->arguments[1].buffer);
+    for (const std::string &name : outputsOf(*launch)) {
+      const Buffer &buffer = *manifest().findBuffer(name);
       if (Error error = runsOn.forget(address(buffer), buffer.bytes))
         return error.withContext(buffer.name);
     }
@@ -556,6 +621,10 @@ Expected<RunReport> Session::runSegment(const Segment &segment) {
     if (Error error = checkInputs(*layer, contains(written, layer),
                                   contains(read, layer)))
       return error;
+  for (const Launch *launch : launches(segment))
+    if (launch->op == LaunchOp::CopyPages)
+      if (Error error = checkCopies(*launch))
+        return error;
   // Outputs and partial results of an earlier run must not pass for this one's.
   if (Error error = forgetResults(segment))
     return error;
@@ -566,7 +635,7 @@ Expected<RunReport> Session::runSegment(const Segment &segment) {
       return error;
   if (Error error = launchAll(launches(segment), report))
     return error;
-  if (Error error = checkOutputs(read, report))
+  if (Error error = checkOutputs(segment, report))
     return error;
   if (Error error = checkCounters(workspaces, report))
     return error;
@@ -588,15 +657,18 @@ Session::replaySegment(const Segment &segment, unsigned count,
   for (const Layer *layer : used)
     for (const std::string *name :
          {&layer->buffers.output, &layer->buffers.lse, &layer->buffers.kCache,
-          &layer->buffers.vCache}) {
-      if (name->empty())
-        continue;
-      Expected<std::vector<uint8_t>> bytes =
-          memory(*manifest().findBuffer(*name));
-      if (!bytes)
-        return bytes.error();
-      expected[*name] = std::move(*bytes);
-    }
+          &layer->buffers.vCache})
+      if (!name->empty())
+        expected[*name];
+  for (const Launch *launch : entries)
+    for (const std::string &name : outputsOf(*launch))
+      expected[name];
+  for (auto &[name, contents] : expected) {
+    Expected<std::vector<uint8_t>> bytes = memory(*manifest().findBuffer(name));
+    if (!bytes)
+      return bytes.error();
+    contents = std::move(*bytes);
+  }
   if (!graph) {
     Expected<std::unique_ptr<DeviceGraph>> fresh = freeze(entries);
     if (!fresh)
@@ -638,37 +710,59 @@ Session::replaySegment(const Segment &segment, unsigned count,
   return report;
 }
 
-Error Session::checkOutputs(const std::vector<const Layer *> &layers,
-                            RunReport &report) const {
-  for (const Layer *layer : layers) {
-    Expected<int64_t> rows = queryRows(*layer);
-    if (!rows)
-      return rows.error();
-    for (const std::string *name :
-         {&layer->buffers.output, &layer->buffers.lse}) {
-      if (name->empty())
-        continue;
-      const Buffer &buffer = *manifest().findBuffer(*name);
-      uint64_t rowBytes =
-          uint64_t(buffer.strides[0]) * elementTypeBytes(buffer.elementType);
-      Buffer row = buffer;
-      row.shape[0] = 1;
-      uint64_t rowSpan = *spanBytes(row);
-      for (int64_t i = 0; i < *rows; ++i) {
-        Expected<uint64_t> first = runsOn.firstUnwritten(
-            address(buffer) + uint64_t(i) * rowBytes, rowSpan);
-        if (!first)
-          return first.error();
-        if (*first == rowSpan)
-          continue;
-        report.faults.push_back(
-            buffer.name + ": row " + std::to_string(i) + " of " +
-            std::to_string(*rows) + " was not fully written: byte " +
-            std::to_string(*first) + " of its " + std::to_string(rowSpan) +
-            " is the first that nobody wrote");
-        break;
-      }
+Expected<int64_t> Session::writtenRows(const std::string &name) const {
+  int64_t rows = liveShape(*manifest().findBuffer(name))[0];
+  size_t most = chosen.launches.size() + 1;
+  std::string from = name;
+  for (size_t i = 0; !from.empty() && i < most; ++i) {
+    if (const Layer *layer = layerOfOutput(from)) {
+      Expected<int64_t> live = queryRows(*layer);
+      if (!live)
+        return live.error();
+      return std::min(rows, *live);
     }
+    from = sourceOf(from);
+  }
+  return rows;
+}
+
+Error Session::checkOutputs(const Segment &segment, RunReport &report) const {
+  for (const Layer *layer : layers(segment, /*writes=*/false))
+    for (const std::string *name :
+         {&layer->buffers.output, &layer->buffers.lse})
+      if (!name->empty())
+        if (Error error = checkRows(*name, report))
+          return error;
+  for (const Launch *launch : launches(segment))
+    for (const std::string &name : outputsOf(*launch))
+      if (Error error = checkRows(name, report))
+        return error;
+  return Error::success();
+}
+
+Error Session::checkRows(const std::string &name, RunReport &report) const {
+  const Buffer &buffer = *manifest().findBuffer(name);
+  Expected<int64_t> rows = writtenRows(name);
+  if (!rows)
+    return rows.error();
+  uint64_t rowBytes =
+      uint64_t(buffer.strides[0]) * elementTypeBytes(buffer.elementType);
+  Buffer row = buffer;
+  row.shape[0] = 1;
+  uint64_t rowSpan = *spanBytes(row);
+  for (int64_t i = 0; i < *rows; ++i) {
+    Expected<uint64_t> first = runsOn.firstUnwritten(
+        address(buffer) + uint64_t(i) * rowBytes, rowSpan);
+    if (!first)
+      return first.error();
+    if (*first == rowSpan)
+      continue;
+    report.faults.push_back(
+        buffer.name + ": row " + std::to_string(i) + " of " +
+        std::to_string(*rows) + " was not fully written: byte " +
+        std::to_string(*first) + " of its " + std::to_string(rowSpan) +
+        " is the first that nobody wrote");
+    break;
   }
   return Error::success();
 }
@@ -718,12 +812,10 @@ Error Session::readInto(const std::string &name,
   if (!live)
     return live.error();
   std::vector<int64_t> shape = live->shape;
-  if (const Layer *layer = layerOfOutput(name)) {
-    Expected<int64_t> rows = queryRows(*layer);
-    if (!rows)
-      return rows.error();
-    shape[0] = std::min(shape[0], *rows);
-  }
+  Expected<int64_t> rows = writtenRows(name);
+  if (!rows)
+    return rows.error();
+  shape[0] = std::min(shape[0], *rows);
   bool fits = tensor.shape.size() == shape.size() &&
               tensor.elementType == live->elementType;
   for (size_t i = 0; fits && i < shape.size(); ++i)

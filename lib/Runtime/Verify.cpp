@@ -308,6 +308,39 @@ double toleranceShare(double found, double reference, double tolerance) {
   return std::fabs(found - reference) / tolerance;
 }
 
+/// Compares one output.
+void compareElement(const Elements &output,
+                    std::initializer_list<int64_t> index, double right,
+                    double tolerance, LayerVerification &result) {
+  double found = output.at(index);
+  double share = toleranceShare(found, right, tolerance);
+  ++result.outputsCompared;
+  if (std::isfinite(found - right))
+    result.maxError = std::max(result.maxError, std::fabs(found - right));
+  result.maxToleranceShare = std::max(result.maxToleranceShare, share);
+  if (share <= 1 || result.outputsWrong++ != 0)
+    return;
+  std::string position;
+  for (int64_t i : index)
+    position += (position.empty() ? "" : ", ") + std::to_string(i);
+  addError(result, output.buffer->name + "[" + position + "]: expected " +
+                       number(right) + " within " + number(tolerance) +
+                       ", found " + number(found));
+}
+
+void compareLse(const Elements &lse, int64_t row, int64_t head, double right,
+                LayerVerification &result) {
+  double found = lse.at({row, head});
+  double share =
+      toleranceShare(found, right, 1e-5 * std::max(1.0, std::fabs(right)));
+  if (std::isfinite(found - right))
+    result.maxLseError = std::max(result.maxLseError, std::fabs(found - right));
+  if (share > 1 || std::isnan(share))
+    addError(result, lse.buffer->name + "[" + std::to_string(row) + ", " +
+                         std::to_string(head) + "]: expected " + number(right) +
+                         ", found " + number(found));
+}
+
 } // namespace
 
 void LayerVerification::add(const LayerVerification &other) {
@@ -352,7 +385,51 @@ Verifier::finish(const Segment &segment) {
         return error;
     results.push_back(std::move(result));
   }
+  for (const Launch *launch : session.launches(segment)) {
+    if (launch->op != LaunchOp::MergeStates)
+      continue;
+    LayerVerification result;
+    result.layer = launch->arguments[4].buffer;
+    if (Error error = compareMerge(*launch, result))
+      return error;
+    results.push_back(std::move(result));
+  }
   return results;
+}
+
+Error Verifier::compareMerge(const Launch &launch, LayerVerification &result) {
+  std::vector<Elements> parts;
+  for (size_t i = 0; i < 6; ++i) {
+    Expected<Elements> part = load(session, launch.arguments[i].buffer);
+    if (!part)
+      return part.error();
+    parts.push_back(std::move(*part));
+  }
+  const Buffer &out = *parts[4].buffer;
+  int64_t rows = session.liveShape(out)[0];
+  auto infinity = std::numeric_limits<double>::infinity();
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t head = 0; head < out.shape[1]; ++head) {
+      double a = parts[1].at({row, head}), b = parts[3].at({row, head});
+      bool empty = a == -infinity && b == -infinity;
+      double top = std::max(a, b);
+      double lse =
+          empty ? top : top + std::log(std::exp(a - top) + std::exp(b - top));
+      // What has no weight in f32 does not count.
+      float weightA = empty ? 0 : float(std::exp(a - lse)),
+            weightB = empty ? 0 : float(std::exp(b - lse));
+      for (int64_t d = 0; d < out.shape[2]; ++d) {
+        double x = weightA == 0 ? 0 : parts[0].at({row, head, d}),
+               y = weightB == 0 ? 0 : parts[2].at({row, head, d});
+        double right = double(weightA) * x + double(weightB) * y;
+        compareElement(parts[4], {row, head, d}, right,
+                       ulp(out.elementType, right) +
+                           4e-6 * (std::fabs(x) + std::fabs(y)),
+                       result);
+      }
+      compareLse(parts[5], row, head, lse, result);
+    }
+  return Error::success();
 }
 
 Error Verifier::compareCache(const Segment &segment, const Layer &layer,
@@ -360,102 +437,131 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
   const LayerBuffers &names = layer.buffers;
   const Manifest &manifest = session.manifest();
   // K and V of a packed cache lie in one memory: expect both before comparing.
-  std::map<std::string, std::vector<uint8_t>> expected;
-  std::map<std::string, std::vector<bool>> written;
-  // `rotary`: the second part of latent rows; `rotates`: the layer whose write
-  // rotates these rows.
-  struct Side {
-    const std::string *cache, *rows, *rotary;
-    const Layer *rotates = nullptr;
+  struct Memory {
+    std::vector<uint8_t> image;
+    std::vector<bool> written;
   };
+  std::map<std::string, Memory> expected;
+  std::vector<const std::string *> caches = {&names.kCache};
+  if (names.vCache != names.kCache)
+    caches.push_back(&names.vCache);
+  auto memoryOf = [&](const Buffer &cache) -> Memory & {
+    Memory &memory =
+        expected[cache.offsetIn ? cache.offsetIn->buffer : cache.name];
+    if (memory.image.empty()) {
+      memory.image = before[cache.name];
+      memory.written.assign(memory.image.size(), false);
+    }
+    return memory;
+  };
+  // Where the row of a token and head starts; its bytes are contiguous.
+  auto rowAt = [&](const Buffer &cache, int64_t page, int64_t token,
+                   int64_t head) {
+    return (cache.offsetIn ? cache.offsetIn->offset : 0) +
+           elementTypeBytes(cache.elementType) *
+               uint64_t(offsetOf(cache, {page, token, head, 0}));
+  };
+  auto put = [&](Memory &memory, uint64_t at,
+                 const std::vector<uint8_t> &bytes) {
+    for (uint8_t byte : bytes) {
+      memory.image[at] = byte;
+      memory.written[at++] = true;
+    }
+  };
+  for (const std::string *name : caches)
+    memoryOf(*manifest.findBuffer(*name));
   // The layer may write in another segment, and layers that share its cache
   // write one after the other.
-  const std::string noRows;
-  std::vector<Side> sides = {{&names.kCache, &noRows, &noRows},
-                             {&names.vCache, &noRows, &noRows}};
-  for (const Layer *writer : session.layers(segment, /*writes=*/true)) {
-    if (writer->cache != layer.cache)
+  for (const Launch *launch : session.launches(segment)) {
+    const Layer *writer = manifest.findLayer(launch->layer);
+    if (!writer || writer->cache != layer.cache)
       continue;
-    const LayerBuffers &from = writer->buffers;
-    sides.push_back({&names.kCache, &from.key,
-                     layer.isLatent() ? &from.value : &noRows,
-                     from.ropeTable.empty() ? nullptr : writer});
-    if (!layer.isLatent())
-      sides.push_back({&names.vCache, &from.value, &noRows});
-  }
-  for (const Side &side : sides) {
-    const Buffer &cache = *manifest.findBuffer(*side.cache);
-    std::string memory = cache.offsetIn ? cache.offsetIn->buffer : cache.name;
-    if (!expected.count(memory)) {
-      expected[memory] = before[*side.cache];
-      written[memory].assign(expected[memory].size(), false);
+    if (launch->op == LaunchOp::CopyPages) {
+      Expected<Elements> pairs =
+          load(session, manifest.findPageCopies(*launch)->name);
+      if (!pairs)
+        return pairs.error();
+      for (int64_t pair = 0; pair < pairs->buffer->shape[0]; ++pair) {
+        int64_t from = pairs->integerAt<int64_t>({pair, 0}),
+                to = pairs->integerAt<int64_t>({pair, 1});
+        if (std::min(from, to) < 0 ||
+            std::max(from, to) >= manifest.capacities.numPages)
+          continue;
+        for (const std::string *name : caches) {
+          const Buffer &cache = *manifest.findBuffer(*name);
+          Memory &memory = memoryOf(cache);
+          int64_t bytes =
+              layer.rowWidth() * elementTypeBytes(cache.elementType);
+          for (int64_t token = 0; token < layer.pageSize; ++token)
+            for (int64_t head = 0; head < layer.kvHeads; ++head) {
+              auto *source =
+                  memory.image.data() + rowAt(cache, from, token, head);
+              put(memory, rowAt(cache, to, token, head),
+                  std::vector<uint8_t>(source, source + bytes));
+            }
+        }
+      }
     }
-    if (side.rows->empty())
+    if (!isWrite(launch->op))
       continue;
-    Expected<Elements> rows = load(session, *side.rows);
-    Expected<Elements> rotary =
-        load(session, side.rotary->empty() ? *side.rows : *side.rotary);
     Expected<Elements> slots = load(session, names.slotMapping);
-    if (!rows || !rotary || !slots)
-      return !rows ? rows.error() : !rotary ? rotary.error() : slots.error();
+    Expected<Elements> keys = load(session, writer->buffers.key);
+    Expected<Elements> values = load(session, writer->buffers.value);
+    if (!slots || !keys || !values)
+      return !slots ? slots.error() : !keys ? keys.error() : values.error();
     Elements table, positions;
-    if (side.rotates)
+    if (!writer->buffers.ropeTable.empty())
       for (auto [name, elements] :
-           {std::pair(&side.rotates->buffers.ropeTable, &table),
-            std::pair(&side.rotates->buffers.positions, &positions)}) {
+           {std::pair(&writer->buffers.ropeTable, &table),
+            std::pair(&writer->buffers.positions, &positions)}) {
         Expected<Elements> loaded = load(session, *name);
         if (!loaded)
           return loaded.error();
         *elements = std::move(*loaded);
       }
-    std::vector<uint8_t> &image = expected[memory];
-    std::vector<bool> &touched = written[memory];
-    uint64_t base = cache.offsetIn ? cache.offsetIn->offset : 0;
-    unsigned bytes = elementTypeBytes(cache.elementType);
     int64_t pool = manifest.capacities.numPages * layer.pageSize;
-    const ManifestScale &scale =
-        side.cache == &names.kCache ? layer.kScale : layer.vScale;
-    for (int64_t row = 0; row < manifest.capacities.maxTokens; ++row) {
-      int64_t slot = slots->integerAt<int64_t>({row});
-      if (slot < 0 || slot >= pool)
-        continue;
-      int64_t position = side.rotates ? positions.integerAt<int64_t>({row}) : 0;
-      if (side.rotates && (position < 0 || position >= table.buffer->shape[0]))
-        continue;
-      for (int64_t head = 0; head < layer.kvHeads; ++head) {
-        std::vector<float> values;
-        for (int64_t d = 0; d < layer.headDim; ++d)
-          values.push_back(
-              float(!layer.isLatent() ? rows->at({row, head, d})
-                    : d < layer.valueDim()
-                        ? rows->at({row, d})
-                        : rotary->at({row, d - layer.valueDim()})));
-        if (side.rotates)
-          rotate(values, layer.isLatent() ? size_t(layer.valueDim()) : 0, table,
-                 position, side.rotates->ropeInterleaved);
-        std::vector<uint8_t> code =
-            encodeRow(layer, scaleOf(layer, scale, head), values);
-        for (size_t i = 0; i < code.size(); ++i) {
-          int64_t element = int64_t(i / bytes);
-          uint64_t at = base +
-                        bytes * uint64_t(offsetOf(cache, {slot / layer.pageSize,
-                                                          slot % layer.pageSize,
-                                                          head, element})) +
-                        i % bytes;
-          image[at] = code[i];
-          touched[at] = true;
+    for (const std::string *name : caches) {
+      const Buffer &cache = *manifest.findBuffer(*name);
+      Memory &memory = memoryOf(cache);
+      bool isKey = name == &names.kCache;
+      bool rotates = isKey && table.buffer;
+      const Elements &rows = isKey ? *keys : *values;
+      for (int64_t row = 0; row < manifest.capacities.maxTokens; ++row) {
+        int64_t slot = slots->integerAt<int64_t>({row});
+        int64_t position = rotates ? positions.integerAt<int64_t>({row}) : 0;
+        if (slot < 0 || slot >= pool ||
+            (rotates && (position < 0 || position >= table.buffer->shape[0])))
+          continue;
+        for (int64_t head = 0; head < layer.kvHeads; ++head) {
+          std::vector<float> elements;
+          for (int64_t d = 0; d < layer.headDim; ++d)
+            elements.push_back(
+                float(!layer.isLatent() ? rows.at({row, head, d})
+                      : d < layer.valueDim()
+                          ? rows.at({row, d})
+                          : values->at({row, d - layer.valueDim()})));
+          if (rotates)
+            rotate(elements, layer.isLatent() ? size_t(layer.valueDim()) : 0,
+                   table, position, writer->ropeInterleaved);
+          put(memory,
+              rowAt(cache, slot / layer.pageSize, slot % layer.pageSize, head),
+              encodeRow(
+                  layer,
+                  scaleOf(layer, isKey ? layer.kScale : layer.vScale, head),
+                  elements));
         }
       }
     }
   }
-  for (const auto &[memory, image] : expected) {
+  for (const auto &[memory, wanted] : expected) {
+    const std::vector<uint8_t> &image = wanted.image;
     Expected<std::vector<uint8_t>> found =
         session.memory(*manifest.findBuffer(memory));
     if (!found)
       return found.error();
     uint64_t wrong = 0, disturbed = 0;
     for (uint64_t i = 0; i < image.size(); ++i) {
-      bool isCode = written[memory][i];
+      bool isCode = wanted.written[i];
       result.codesCompared += isCode;
       if ((*found)[i] == image[i])
         continue;
@@ -545,44 +651,20 @@ Error Verifier::compareAttention(const Layer &layer,
           double right = expected.output[size_t(d)] / unit;
           if (std::fabs(right) > largest)
             right = std::copysign(largest, right);
-          double found = output.at({row, head, d});
           // Probabilities are f16 in a kernel, and bf16 over a bf16 cache and
           // over fp8_ds_mla rows.
           int bits = layer.elementType == ElementType::BF16 ||
                              layer.elementType == ElementType::U8
                          ? -8
                          : -9;
-          double tolerance =
-              ulp(type, right) +
-              std::ldexp(expected.magnitude[size_t(d)], bits) / unit;
-          double share = toleranceShare(found, right, tolerance);
-          ++result.outputsCompared;
-          if (std::isfinite(found - right))
-            result.maxError =
-                std::max(result.maxError, std::fabs(found - right));
-          result.maxToleranceShare = std::max(result.maxToleranceShare, share);
-          if (share <= 1)
-            continue;
-          if (result.outputsWrong++ == 0)
-            addError(result,
-                     names.output + "[" + std::to_string(row) + ", " +
-                         std::to_string(head) + ", " + std::to_string(d) +
-                         "]: expected " + number(right) + " within " +
-                         number(tolerance) + ", found " + number(found));
+          compareElement(output, {row, head, d}, right,
+                         ulp(type, right) +
+                             std::ldexp(expected.magnitude[size_t(d)], bits) /
+                                 unit,
+                         result);
         }
-        if (names.lse.empty())
-          continue;
-        double found = lse.at({row, head});
-        double share = toleranceShare(
-            found, expected.lse, 1e-5 * std::max(1.0, std::fabs(expected.lse)));
-        if (std::isfinite(found - expected.lse))
-          result.maxLseError =
-              std::max(result.maxLseError, std::fabs(found - expected.lse));
-        if (share > 1 || std::isnan(share))
-          addError(result, names.lse + "[" + std::to_string(row) + ", " +
-                               std::to_string(head) + "]: expected " +
-                               number(expected.lse) + ", found " +
-                               number(found));
+        if (!names.lse.empty())
+          compareLse(lse, row, head, expected.lse, result);
       }
   }
   // Before a run outputs hold 0xFF in every byte (Device::forget).

@@ -41,8 +41,8 @@ void createOnBuffers(Operation *op, RewriterBase &rewriter,
   rewriter.create(state);
 }
 
-/// Writes and `calculate_scales`: tensors are read, memory behind the handle
-/// is written.
+/// Writes, page copies and `calculate_scales`: tensors are read, memory behind
+/// the handle is written.
 template <typename OpTy>
 struct ReaderModel
     : public BufferizableOpInterface::ExternalModel<ReaderModel<OpTy>, OpTy> {
@@ -72,21 +72,26 @@ struct ReaderModel
 };
 
 template <typename OpTy>
-struct AttentionModel
-    : public DstBufferizableOpInterfaceExternalModel<AttentionModel<OpTy>,
+struct DestinationModel
+    : public DstBufferizableOpInterfaceExternalModel<DestinationModel<OpTy>,
                                                      OpTy> {
-  // Rows past the batch keep what `outs` holds, so `outs` is read too: the
-  // base class says so.
+  // Rows past the batch keep what `outs` holds, so `outs` of attentions is read
+  // too. That of a merge is overwritten.
+  bool bufferizesToMemoryRead(Operation *op, OpOperand &operand,
+                              const AnalysisState &state) const {
+    return isa<AttentionOpInterface>(op) ||
+           !cast<DestinationStyleOpInterface>(op).isDpsInit(&operand);
+  }
   LogicalResult bufferize(Operation *op, RewriterBase &rewriter,
                           const BufferizationOptions &options,
                           BufferizationState &state) const {
-    auto attention = cast<OpTy>(op);
+    auto destination = cast<OpTy>(op);
     FailureOr<SmallVector<Value>> operands =
         bufferOperands(op, rewriter, options, state);
     if (failed(operands))
       return failure();
     SmallVector<Value> results;
-    for (OpOperand &init : attention.getDpsInitsMutable())
+    for (OpOperand &init : destination.getDpsInitsMutable())
       if (isa<TensorType>(init.get().getType()))
         results.push_back((*operands)[init.getOperandNumber()]);
     createOnBuffers(op, rewriter, *operands);
@@ -361,9 +366,11 @@ void mlir::kvcache::registerBufferizableOpInterfaceExternalModels(
     WriteLatentOp::attachInterface<ReaderModel<WriteLatentOp>>(*context);
     CalculateScalesOp::attachInterface<ReaderModel<CalculateScalesOp>>(
         *context);
-    PagedAttentionOp::attachInterface<AttentionModel<PagedAttentionOp>>(
+    CopyPagesOp::attachInterface<ReaderModel<CopyPagesOp>>(*context);
+    PagedAttentionOp::attachInterface<DestinationModel<PagedAttentionOp>>(
         *context);
-    MLAAttentionOp::attachInterface<AttentionModel<MLAAttentionOp>>(*context);
+    MLAAttentionOp::attachInterface<DestinationModel<MLAAttentionOp>>(*context);
+    MergeStatesOp::attachInterface<DestinationModel<MergeStatesOp>>(*context);
     WithPagesOp::attachInterface<WithPagesModel>(*context);
     YieldOp::attachInterface<YieldModel>(*context);
     QuantizeOp::attachInterface<ElementwiseModel<QuantizeOp>>(*context);

@@ -27,8 +27,8 @@ using namespace mlir::kvcache;
 
 namespace {
 
-/// Cache ops of one function that nothing foreign separates, and the
-/// quantizations of what they read and write.
+/// Cache ops of one function that nothing foreign separates, the quantizations
+/// of what they read and write, and merges of partial attentions.
 struct Run {
   std::string name;
   SmallVector<Operation *> ops;
@@ -62,9 +62,9 @@ private:
   DenseMap<Value, std::string> ropeNames;
 
   unsigned addArgument(StringRef name, BufferRole role, MemRefType type);
-  std::string uniqueName(CacheOp cache, StringRef what);
+  std::string uniqueName(StringRef prefix, StringRef what);
   std::string ropeName(Value operand, bool isTable);
-  FailureOr<CacheOp> cacheOf(const Run &run, size_t index);
+  FailureOr<std::string> prefixOf(const Run &run, size_t index);
   /// Arguments of a cache and of its group, in the order of view_cache.
   SmallVector<unsigned, 6> cacheArguments(CacheOp cache);
   LogicalResult formSegment(const Run &run, ProgramOp program);
@@ -169,10 +169,12 @@ void ProgramBuilder::sinkQuantizations() {
   }
 }
 
-/// A quantization that feeds the queries of an attention, or takes what cache
-/// ops wrote or will read.
+/// A merge, a quantization that feeds the queries of an attention, or one that
+/// takes what cache ops wrote or will read.
 static bool joins(Operation *op, const Run &run,
                   const DenseSet<Operation *> &members) {
+  if (isa<MergeStatesOp>(op))
+    return true;
   if (!isCapturable(op))
     return false;
   if (isQuery(targetOf(op)))
@@ -223,18 +225,13 @@ LogicalResult ProgramBuilder::collectRuns() {
     members.clear();
   };
   for (Operation &op : llvm::make_early_inc_range(function.getBody().front())) {
-    if (isa<CacheOpInterface>(op)) {
+    if (isa<CacheOpInterface>(op) || joins(&op, current, members)) {
       // What an output held before must be copied to where it may be written.
-      if (auto attention = dyn_cast<AttentionOpInterface>(op))
-        if (llvm::any_of(attention.getDpsInits(), [&](Value init) {
+      if (auto destination = dyn_cast<DestinationStyleOpInterface>(op))
+        if (llvm::any_of(destination.getDpsInits(), [&](Value init) {
               return members.contains(init.getDefiningOp());
             }))
           finish();
-      current.ops.push_back(&op);
-      members.insert(&op);
-      continue;
-    }
-    if (joins(&op, current, members)) {
       current.ops.push_back(&op);
       members.insert(&op);
       continue;
@@ -248,15 +245,22 @@ LogicalResult ProgramBuilder::collectRuns() {
   }
   finish();
 
-  // Quantizations alone stay where they are.
-  llvm::erase_if(runs, [](const Run &run) {
-    return llvm::none_of(run.ops, llvm::IsaPred<CacheOpInterface>);
+  // Quantizations alone stay where they are, and so does all of a function
+  // without cache ops.
+  auto hasCacheOps = [](const Run &run) {
+    return llvm::any_of(run.ops, llvm::IsaPred<CacheOpInterface>);
+  };
+  bool isProgram = llvm::any_of(runs, hasCacheOps);
+  llvm::erase_if(runs, [&](const Run &run) {
+    return !isProgram ||
+           llvm::none_of(run.ops,
+                         llvm::IsaPred<CacheOpInterface, MergeStatesOp>);
   });
   for (Run &run : runs) {
-    FailureOr<CacheOp> cache = cacheOf(run, 0);
-    if (failed(cache))
+    FailureOr<std::string> prefix = prefixOf(run, 0);
+    if (failed(prefix))
       return failure();
-    std::string base = cache->getSymName().str();
+    std::string base = *prefix;
     run.name = base;
     for (unsigned i = 1; !segmentNames.insert(run.name).second; ++i)
       run.name = base + "." + std::to_string(i);
@@ -264,22 +268,25 @@ LogicalResult ProgramBuilder::collectRuns() {
   return success();
 }
 
-/// The cache of a run's op; of a quantization, that of the next cache op, or
-/// else of the one before.
-FailureOr<CacheOp> ProgramBuilder::cacheOf(const Run &run, size_t index) {
+/// The cache that the names of an op's buffers begin with: its own, else that
+/// of the next cache op of the run, else of the one before.
+FailureOr<std::string> ProgramBuilder::prefixOf(const Run &run, size_t index) {
   auto rest = ArrayRef(run.ops).drop_front(index);
   auto *found = llvm::find_if(rest, llvm::IsaPred<CacheOpInterface>);
-  Operation *op = found != rest.end()
-                      ? *found
-                      : *llvm::find_if(llvm::reverse(run.ops),
-                                       llvm::IsaPred<CacheOpInterface>);
+  if (found == rest.end()) {
+    auto before =
+        llvm::find_if(llvm::reverse(run.ops), llvm::IsaPred<CacheOpInterface>);
+    if (before == run.ops.rend())
+      return std::string("merge_states");
+    found = &*before;
+  }
   CacheOp cache =
-      getCacheDeclaration(cast<CacheOpInterface>(op).getCacheHandle());
+      getCacheDeclaration(cast<CacheOpInterface>(*found).getCacheHandle());
   if (!cache)
-    return op->emitError()
+    return (*found)->emitError()
            << "cannot form a program: the cache handle is not the result of "
               "'kvcache.get_cache' or 'kvcache.view_cache'";
-  return cache;
+  return cache.getSymName().str();
 }
 
 unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role,
@@ -295,8 +302,8 @@ unsigned ProgramBuilder::addArgument(StringRef name, BufferRole role,
   return it->second;
 }
 
-std::string ProgramBuilder::uniqueName(CacheOp cache, StringRef what) {
-  std::string base = (cache.getSymName() + "." + what).str(), name = base;
+std::string ProgramBuilder::uniqueName(StringRef prefix, StringRef what) {
+  std::string base = (prefix + "." + what).str(), name = base;
   for (unsigned i = 1; argumentIndex.contains(name); ++i)
     name = base + "." + std::to_string(i);
   return name;
@@ -385,6 +392,14 @@ static StringRef operandName(Operation *op, unsigned number) {
       return number == 0 ? "query_source" : "query";
     return number == 0 ? "quantization_input" : "quantization_output";
   }
+  if (isa<CopyPagesOp>(op))
+    return "page_copies";
+  if (isa<MergeStatesOp>(op)) {
+    constexpr StringRef names[] = {"partial_a",     "partial_a_lse",
+                                   "partial_b",     "partial_b_lse",
+                                   "merged_output", "merged_lse"};
+    return names[number];
+  }
   auto attention = dyn_cast<PagedAttentionOp>(op);
   if (!attention)
     return number == 0 ? "query" : number == 2 ? "output" : "lse";
@@ -398,8 +413,11 @@ static StringRef operandName(Operation *op, unsigned number) {
   llvm_unreachable("all operands have a name");
 }
 
-/// Weights of the model, and tables, which all steps share.
+/// Weights of the model, and tables, which all steps share, have a role of
+/// their own.
 static BufferRole operandRole(Operation *op, OpOperand &operand) {
+  if (isa<CopyPagesOp>(op))
+    return BufferRole::PageCopies;
   auto attention = dyn_cast<PagedAttentionOp>(op);
   bool isParameter =
       (attention && (operand.get() == attention.getSinks() ||
@@ -451,17 +469,17 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
   };
 
   for (auto [position, op] : llvm::enumerate(run.ops)) {
-    FailureOr<CacheOp> found = cacheOf(run, position);
-    if (failed(found))
+    FailureOr<std::string> prefix = prefixOf(run, position);
+    if (failed(prefix))
       return failure();
-    CacheOp cache = *found;
     auto cacheOp = dyn_cast<CacheOpInterface>(op);
     if (isa<CalculateScalesOp>(op))
       return op->emitError() << "'" << op->getName()
                              << "' cannot be part of a program; run "
                                 "'kvcache-drop-dynamic-scales' first";
-    Value &view = views[cache.getSymName()];
+    Value &view = views[*prefix];
     if (!view && cacheOp) {
+      CacheOp cache = getCacheDeclaration(cacheOp.getCacheHandle());
       SmallVector<unsigned, 6> indices = cacheArguments(cache);
       while (arguments->getNumArguments() < argumentTypes.size())
         arguments->addArgument(argumentTypes[arguments->getNumArguments()],
@@ -476,7 +494,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
 
     // By operand, not by value: an output may start as the query.
     SmallVector<Value> operands;
-    auto attention = dyn_cast<AttentionOpInterface>(op);
+    auto destination = dyn_cast<DestinationStyleOpInterface>(op);
     for (OpOperand &operand : op->getOpOperands()) {
       Value value = operand.get();
       if (cacheOp && value == cacheOp.getCacheHandle()) {
@@ -487,7 +505,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
         operands.push_back(inner.clone(*value.getDefiningOp())->getResult(0));
         continue;
       }
-      bool isOutput = attention && attention.isDpsInit(&operand);
+      bool isOutput = destination && destination.isDpsInit(&operand);
       auto found = buffers.find(value);
       if (found != buffers.end() &&
           !(isOutput && isa<TensorType>(value.getType()))) {
@@ -521,13 +539,14 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
       std::string name =
           value == rope.table || value == rope.positions
               ? ropeName(value, value == rope.table)
-              : uniqueName(cache, operandName(op, operand.getOperandNumber()));
+              : uniqueName(*prefix,
+                           operandName(op, operand.getOperandNumber()));
       Value argument = argumentOf(name, operandRole(op, operand), type);
       callOperands.push_back(hostBuffer);
       operands.push_back(argument);
       if (isOutput && isa<TensorType>(shaped)) {
         // Later ops of the segment read the result, not the old contents.
-        Value result = op->getResult(operand.getOperandNumber() - 2);
+        Value result = destination.getTiedOpResult(&operand);
         buffers[result] = {hostBuffer, argument};
         shapes[result] = hostBuffer;
         results.push_back({result, hostBuffer});
@@ -536,7 +555,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
       }
     }
     // The result of a quantization is a workspace, if nobody else reads it.
-    if (!cacheOp && op->getNumResults()) {
+    if (isa<QuantizeOp, DequantizeOp>(op) && op->getNumResults()) {
       Value result = op->getResult(0);
       auto shaped = cast<RankedTensorType>(result.getType());
       auto type = MemRefType::get(shaped.getShape(), shaped.getElementType());
@@ -551,7 +570,7 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
         results.push_back({result, hostBuffer});
       }
       Value argument = argumentOf(
-          uniqueName(cache, operandName(op, 2)),
+          uniqueName(*prefix, operandName(op, 2)),
           isInner ? BufferRole::Workspace : BufferRole::Activation, type);
       if (hostBuffer)
         callOperands.push_back(hostBuffer);

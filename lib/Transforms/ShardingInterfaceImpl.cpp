@@ -33,10 +33,10 @@ struct AxesOfHeads {
 
 /// The dimension of a tensor of a cache op that counts heads: the second, or
 /// the only one of a parameter of each head. Latent rows have none, because all
-/// query heads share them, nor has what rotates keys.
+/// query heads share them, nor have page ids or what rotates keys.
 static std::optional<unsigned> dimOfHeads(Operation *op, Type type) {
   int64_t rank = cast<RankedTensorType>(type).getRank();
-  if (isa<WriteLatentOp>(op) || (isa<WriteOp>(op) && rank != 3))
+  if (isa<WriteLatentOp, CopyPagesOp>(op) || (isa<WriteOp>(op) && rank != 3))
     return std::nullopt;
   return rank == 1 ? 0 : 1;
 }
@@ -140,6 +140,18 @@ static std::optional<AxesOfHeads> getAnnotatedHeads(CacheOpInterface op) {
                 sharding->second.getGridAttr(), op);
 }
 
+/// The op of one rank. Results have the types of `outs`, also those that nobody
+/// uses, which have no annotation.
+static void cloneOn(Operation *op, ArrayRef<Value> partitioned, IRMapping &map,
+                    OpBuilder &builder) {
+  Operation *clone = builder.clone(*op);
+  clone->setOperands(partitioned);
+  if (auto destination = dyn_cast<DestinationStyleOpInterface>(clone))
+    for (OpResult result : clone->getResults())
+      result.setType(destination.getTiedOpOperand(result)->get().getType());
+  map.map(op->getResults(), clone->getResults());
+}
+
 static LogicalResult checkTensors(CacheOpInterface op) {
   if (llvm::none_of(op->getOperandTypes(), llvm::IsaPred<MemRefType>))
     return success();
@@ -182,9 +194,10 @@ struct AccessModel
     HeadSplit split = findSplit(access, operands, results);
     if (!split.grid)
       return ShardingOption::makeEmpty();
-    AxesOfHeads heads =
-        divide(isa<WriteLatentOp>(op) ? ArrayRef<GridAxis>() : split.axes,
-               split.grid, access);
+    AxesOfHeads heads = divide(dimOfHeads(op, op->getOperand(0).getType())
+                                   ? split.axes
+                                   : ArrayRef<GridAxis>(),
+                               split.grid, access);
     return ShardingOption(
         {llvm::to_vector(heads.kvHeads), llvm::to_vector(heads.group)},
         split.grid);
@@ -229,12 +242,7 @@ struct AccessModel
                           OpBuilder &builder) const {
     if (failed(check(cast<CacheOpInterface>(op), operands)))
       return failure();
-    Operation *clone = builder.clone(*op);
-    clone->setOperands(partitioned);
-    if (auto destination = dyn_cast<DestinationStyleOpInterface>(clone))
-      for (OpResult result : clone->getResults())
-        result.setType(destination.getTiedOpOperand(result)->get().getType());
-    map.map(op->getResults(), clone->getResults());
+    cloneOn(op, partitioned, map, builder);
     return success();
   }
 
@@ -258,6 +266,8 @@ private:
                                  std::to_string(*heads) + ") can be split"
                      : isa<WriteLatentOp>(op.getOperation())
                          ? "; latent rows are whole on every rank"
+                     : isa<CopyPagesOp>(op.getOperation())
+                         ? "; page ids are whole on every rank"
                          : "; tables and positions are whole on every rank");
       if (!sharding.getStaticHaloSizes().empty() ||
           !sharding.getStaticShardedDimsOffsets().empty())
@@ -303,6 +313,8 @@ struct HandleModel
     for (CacheOpInterface access : getAccesses(get)) {
       if (failed(checkTensors(access)))
         return failure();
+      if (isa<CopyPagesOp>(access)) // of whatever heads a rank has
+        continue;
       std::optional<AxesOfHeads> heads = getAnnotatedHeads(access);
       if (!heads)
         return access->emitOpError()
@@ -338,8 +350,9 @@ struct HandleModel
   }
 };
 
-/// `quantize` and `dequantize`: every dimension may be split. The scale is a
-/// number and not annotated, unlike what upstream's elementwise model expects.
+/// `quantize`, `dequantize` and `merge_states`: every dimension may be split;
+/// the LSE has all but the last. A scale is a number and not annotated, unlike
+/// what upstream's elementwise model expects.
 template <typename OpTy>
 struct ElementwiseModel
     : public shard::ShardingInterface::ExternalModel<ElementwiseModel<OpTy>,
@@ -352,13 +365,19 @@ struct ElementwiseModel
                                             utils::IteratorType::parallel);
   }
   SmallVector<AffineMap> getIndexingMaps(Operation *op) const {
+    unsigned rank = getRank(op);
     AffineMap identity =
-        AffineMap::getMultiDimIdentityMap(getRank(op), op->getContext());
-    AffineMap none = AffineMap::get(getRank(op), 0, op->getContext());
+        AffineMap::getMultiDimIdentityMap(rank, op->getContext());
     SmallVector<AffineMap> maps;
-    for (Type type : op->getOperandTypes())
-      maps.push_back(isa<ShapedType>(type) ? identity : none);
-    maps.append(op->getNumResults(), identity);
+    auto add = [&](Type type) {
+      auto shaped = dyn_cast<ShapedType>(type);
+      maps.push_back(AffineMap::get(
+          rank, 0,
+          identity.getResults().take_front(shaped ? shaped.getRank() : 0),
+          op->getContext()));
+    };
+    llvm::for_each(op->getOperandTypes(), add);
+    llvm::for_each(op->getResultTypes(), add);
     return maps;
   }
   LogicalResult addShardingAnnotations(Operation *op, OpBuilder &builder,
@@ -371,8 +390,11 @@ struct ElementwiseModel
                           ArrayRef<Sharding> results, IRMapping &map,
                           SymbolTableCollection &symbols,
                           OpBuilder &builder) const {
-    shard::partitionTriviallyShardableOperation(*op, partitioned, operands,
-                                                results, map, symbols, builder);
+    if (isa<DestinationStyleOpInterface>(op))
+      cloneOn(op, partitioned, map, builder);
+    else
+      shard::partitionTriviallyShardableOperation(
+          *op, partitioned, operands, results, map, symbols, builder);
     return success();
   }
 };
@@ -397,9 +419,11 @@ void mlir::kvcache::registerShardingInterfaceExternalModels(
     LoadScaleOp::attachInterface<LoadScaleModel>(*context);
     WriteOp::attachInterface<AccessModel<WriteOp>>(*context);
     WriteLatentOp::attachInterface<AccessModel<WriteLatentOp>>(*context);
+    CopyPagesOp::attachInterface<AccessModel<CopyPagesOp>>(*context);
     PagedAttentionOp::attachInterface<AccessModel<PagedAttentionOp>>(*context);
     MLAAttentionOp::attachInterface<AccessModel<MLAAttentionOp>>(*context);
     QuantizeOp::attachInterface<ElementwiseModel<QuantizeOp>>(*context);
     DequantizeOp::attachInterface<ElementwiseModel<DequantizeOp>>(*context);
+    MergeStatesOp::attachInterface<ElementwiseModel<MergeStatesOp>>(*context);
   });
 }

@@ -237,7 +237,8 @@ struct VerifyCapturable
       if (isa<CacheOpInterface>(op))
         previous = &op;
       else if (!hazard &&
-               !isa<GetCacheOp, ViewCacheOp, QuantizeOp, DequantizeOp>(op) &&
+               !isa<GetCacheOp, ViewCacheOp, QuantizeOp, DequantizeOp,
+                    MergeStatesOp>(op) &&
                (depends || !(isPure(&op) || isFunctionalForeignOp(&op))) &&
                !holdsCacheOp)
         between.push_back(&op);

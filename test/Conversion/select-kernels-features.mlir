@@ -220,3 +220,34 @@ kvcache.program @kvcache.main(
     kvcache.write %k, %k to %c rope(%t at %p : memref<4096x64xf32>, memref<2xi64>) {rope_interleaved} : memref<2x2x128xbf16>, memref<2x2x128xbf16>, !kvcache.cache<2 x 128 x f8E4M3FN>
   }
 }
+
+// -----
+
+// Copies of pages, as many as the pool has pages, and a merge of partials.
+
+// CHECK:      kvcache.launch @copy_pages_h2_b128_p16_{{[0-9a-f]+}} of "kvcache_copy_pages" grid [7, 4, 1] block [128, 1, 1] shared 0 args(
+// CHECK-SAME:   constants [7] origins ["num_pages"] structure [90 : i32, 2 : i32, 16 : i32, 128 : i32, 4096, 256 : i32, 128 : i32, 128 : i32, 4096, 256 : i32, 128 : i32] layer "layer0"
+// CHECK:      kvcache.launch @merge_states_bf16_d64_{{[0-9a-f]+}} of "kvcache_merge_states" grid [1, 1, 1] block [128, 1, 1] shared 0 args(
+// CHECK-SAME:   constants [32 : i32] origins ["tokens * query heads"] structure [90 : i32, 1 : i32, 64 : i32]
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %p: memref<?x2xi64> {kvcache.name = "pairs", kvcache.role = #kvcache<role page_copies>},
+    %a: memref<?x4x64xbf16> {kvcache.name = "a", kvcache.role = #kvcache<role activation>},
+    %la: memref<?x4xf32> {kvcache.name = "la", kvcache.role = #kvcache<role activation>},
+    %o: memref<?x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>},
+    %l: memref<?x4xf32> {kvcache.name = "l", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xbf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x bf16>
+    kvcache.copy_pages %p in %c : memref<?x2xi64>, !kvcache.cache<2 x 64 x bf16>
+    kvcache.merge_states %a, %la with %a, %la outs(%o, %l) : memref<?x4x64xbf16>, memref<?x4xf32>
+  }
+}

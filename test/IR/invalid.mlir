@@ -1307,3 +1307,61 @@ func.func @f(%l: tensor<8x512xbf16>, %r: tensor<8x64xbf16>, %c: !kvcache.cache<l
   kvcache.write_latent %l, %r to %c {rope_interleaved} : tensor<8x512xbf16>, tensor<8x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
   return
 }
+
+// -----
+
+// merge_states (C1): of outputs, ...
+func.func @f(%a: memref<8x4x64xbf16>, %b: memref<8x4x64xf16>, %l: memref<8x4xf32>) {
+  // expected-error@+1 {{failed to verify that all of {a, b, out} have same type}}
+  "kvcache.merge_states"(%a, %l, %b, %l, %a, %l) : (memref<8x4x64xbf16>, memref<8x4xf32>, memref<8x4x64xf16>, memref<8x4xf32>, memref<8x4x64xbf16>, memref<8x4xf32>) -> ()
+  return
+}
+
+// -----
+
+// ... and of LSEs
+func.func @f(%a: memref<8x4x64xbf16>, %b: memref<8x4x64xbf16>, %l: memref<8x4xf32>, %m: memref<8x?xf32>) {
+  // expected-error@+1 {{failed to verify that all of {lse_a, lse_b, lse} have same type}}
+  "kvcache.merge_states"(%a, %l, %a, %m, %b, %l) : (memref<8x4x64xbf16>, memref<8x4xf32>, memref<8x4x64xbf16>, memref<8x?xf32>, memref<8x4x64xbf16>, memref<8x4xf32>) -> ()
+  return
+}
+
+// -----
+
+// merge_states (C2)
+func.func @f(%a: memref<8x4x64xbf16>, %o: memref<8x4x64xbf16>, %l: memref<8x2xf32>, %m: memref<8x2xf32>) {
+  // expected-error@+1 {{lse 'memref<8x2xf32>' must be [tokens, query heads] of the partial 'memref<8x4x64xbf16>'}}
+  kvcache.merge_states %a, %l with %a, %l outs(%o, %m) : memref<8x4x64xbf16>, memref<8x2xf32>
+  return
+}
+
+// -----
+
+// merge_states (C3): the output, ...
+func.func @f(%a: memref<8x4x64xbf16>, %b: memref<8x4x64xbf16>, %l: memref<8x4xf32>, %m: memref<8x4xf32>) {
+  // expected-error@+1 {{the output is also that of a partial; expected a buffer of its own}}
+  kvcache.merge_states %a, %l with %b, %l outs(%b, %m) : memref<8x4x64xbf16>, memref<8x4xf32>
+  return
+}
+
+// -----
+
+// ... and the LSE
+func.func @f(%a: memref<8x4x64xbf16>, %b: memref<8x4x64xbf16>, %l: memref<8x4xf32>) {
+  // expected-error@+1 {{the lse is also that of a partial; expected a buffer of its own}}
+  kvcache.merge_states %a, %l with %a, %l outs(%b, %l) : memref<8x4x64xbf16>, memref<8x4xf32>
+  return
+}
+
+// -----
+
+// copy_pages (C1)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s)
+func.func @f(%p: memref<8x3xi64>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  // expected-error@+1 {{pairs must be [pairs, 2], but are 'memref<8x3xi64>'}}
+  kvcache.copy_pages %p in %c : memref<8x3xi64>, !kvcache.cache<2 x 64 x bf16>
+  return
+}

@@ -165,6 +165,27 @@ func.func @buffers(%q: memref<8x4x64xf16>, %k: memref<8x2x64xf32>, %out: memref<
   return
 }
 
+// CHECK-LABEL: func.func @merges
+func.func @merges(%a: tensor<?x4x64xbf16>, %la: tensor<?x4xf32>, %b: memref<8x4x64xf32>, %lb: memref<8x4xf32>, %o: memref<8x4x64xf32>, %l: memref<8x4xf32>)
+    -> (tensor<?x4x64xbf16>, tensor<?x4xf32>) {
+  // CHECK: %{{.*}}:2 = kvcache.merge_states %[[A:.*]], %[[LA:.*]] with %[[A]], %[[LA]] outs(%[[A]], %[[LA]]) : tensor<?x4x64xbf16>, tensor<?x4xf32> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  %m, %lse = kvcache.merge_states %a, %la with %a, %la outs(%a, %la) : tensor<?x4x64xbf16>, tensor<?x4xf32> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  // CHECK: {{^ *}}kvcache.merge_states %{{.*}}, %{{.*}} with %{{.*}}, %{{.*}} outs(%{{.*}}, %{{.*}}) : memref<8x4x64xf32>, memref<8x4xf32>{{$}}
+  kvcache.merge_states %b, %lb with %b, %lb outs(%o, %l) : memref<8x4x64xf32>, memref<8x4xf32>
+  return %m, %lse : tensor<?x4x64xbf16>, tensor<?x4xf32>
+}
+
+// CHECK-LABEL: func.func @copies
+func.func @copies(%p: tensor<?x2xi64>, %m: memref<3x2xi64>) {
+  %c = kvcache.get_cache @plain : !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.copy_pages %{{.*}} in %{{.*}} : tensor<?x2xi64>, <2 x 64 x bf16>
+  kvcache.copy_pages %p in %c : tensor<?x2xi64>, !kvcache.cache<2 x 64 x bf16>
+  // CHECK: kvcache.copy_pages %{{.*}} in %{{.*}} : memref<3x2xi64>, <latent 512 + 64 x f8E4M3FN>
+  %l = kvcache.get_cache @latent : !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+  kvcache.copy_pages %m in %l : memref<3x2xi64>, !kvcache.cache<latent 512 + 64 x f8E4M3FN>
+  return
+}
+
 // CHECK: kvcache.program @main(%{{.*}}: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>})
 kvcache.program @main(%slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>}) {
   // CHECK: kvcache.segment @first {

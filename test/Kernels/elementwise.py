@@ -19,7 +19,10 @@ def main():
                 kernels[f"quantize_{arch}_{t}_{c}"] = ("kvcache_quantize", dict(arch=arch, in_type=t, cache_type=c))
                 kernels[f"dequantize_{arch}_{t}_{c}"] = ("kvcache_dequantize", dict(arch=arch, out_type=t, cache_type=c))
             kernels[f"merge_{arch}_{t}"] = ("kvcache_merge_states", dict(arch=arch, type=t, head_dim=80))
-        kernels[f"copy_{arch}"] = ("kvcache_copy_pages", dict(arch=arch, page_bytes=2064))
+        # Keys of 3 heads of 80 bytes in pages of 4 tokens with gaps, values of 32 bytes with the tokens inside.
+        kernels[f"copy_{arch}"] = ("kvcache_copy_pages", dict(
+            arch=arch, kv_heads=3, page_size=4, k_row_bytes=80, k_page_stride=2064, k_token_stride=512, k_head_stride=96,
+            v_row_bytes=32, v_page_stride=384, v_token_stride=32, v_head_stride=128))
     modules = {}
     for arch in ARCHES:
         built = {n: suite.builder.elementwise(n, f, **v) for n, (f, v) in kernels.items() if v["arch"] == arch}
@@ -70,8 +73,8 @@ def main():
                         ["elements behind were written"] * bool((out[count:] != 0x5A5A).any()))
 
             # Partials: far apart, equal, one empty (whose output is NaN), both empty.
-            lse_a = np.float32([0, 3, -100, -np.inf, 5, -np.inf, 200, 1])
-            lse_b = np.float32([0, -2, 90, 7, -np.inf, -np.inf, 199, np.nan])
+            lse_a = np.float32([0, 3, -100, -np.inf, 5, -np.inf, 200, 1, np.nan])
+            lse_b = np.float32([0, -2, 90, 7, -np.inf, -np.inf, 199, np.nan, -np.inf])
             rows = len(lse_a)
             a, b = (to_bits(rng.standard_normal((rows, 80)).astype(np.float32), t) for _ in range(2))
             nan = to_bits(np.float32([np.nan]), t)[0]
@@ -85,21 +88,24 @@ def main():
                 wa, wb = (np.where(np.isneginf(want_lse), 0, np.exp(l - want_lse)) for l in (lse_a.astype(np.float64), lse_b))
             want = wa[:, None] * x + wb[:, None] * y
             got, problems = from_bits(out, t).astype(np.float64), list(findings)
-            for r in range(rows - 1):
+            for r in range(rows - 2):
                 error = np.abs(got[r] - want[r]) - ulp(want[r], t) - 4e-6 * (np.abs(x[r]) + np.abs(y[r]))
                 if not (error <= 0).all():
                     problems.append(f"row {r}: {got[r, :3]}, expected {want[r, :3]}")
                 if not (lse[r] == want_lse[r] or abs(lse[r] - want_lse[r]) <= 1e-5 * max(1, abs(want_lse[r]))):
                     problems.append(f"LSE {r} is {lse[r]}, expected {want_lse[r]}")
-            if not np.isnan(got[-1]).all():
-                problems.append("an LSE of NaN does not reach its row")
+            if not (np.isnan(got[-2:]).all() and np.isnan(lse[-2:]).all()):
+                problems.append("an LSE of NaN does not reach its row and LSE")
             suite.check(f"merge sm_{arch} type {t}", problems)
 
-        pool = rng.integers(0, 256, (9, 2064)).astype(np.uint8)
-        pairs, want = np.int64([[0, 5], [3, 8], [-1, 2], [4, -7], [9, 1], [2, 1 << 40], [0, 7]]), pool.copy()
-        want[5], want[8], want[7] = pool[0], pool[3], pool[0]
-        findings = launch(f"copy_{arch}", (2, len(pairs), 1), (pool, True), pairs, np.int64(9))
-        suite.check(f"copy pages sm_{arch}", findings + [f"page {p} differs" for p in range(9) if (pool[p] != want[p]).any()])
+        pools = [rng.integers(0, 256, (9, size)).astype(np.uint8) for size in (2064, 384)]
+        pairs, wanted = np.int64([[0, 5], [3, 8], [-1, 2], [4, -7], [9, 1], [2, 1 << 40], [0, 7]]), [p.copy() for p in pools]
+        for want, shape, strides in zip(wanted, ((9, 4, 3, 80), (9, 4, 3, 32)), ((2064, 512, 96, 1), (384, 32, 128, 1))):
+            rows = np.lib.stride_tricks.as_strided(want, shape, strides)
+            rows[[5, 8, 7]] = rows[[0, 3, 0]]
+        findings = launch(f"copy_{arch}", (len(pairs), 3, 1), *((pool, True) for pool in pools), pairs, np.int64(9))
+        suite.check(f"copy pages sm_{arch}", findings + [f"page {p} differs" for pool, want in zip(pools, wanted)
+                                                         for p in range(9) if (pool[p] != want[p]).any()])
     suite.finish()
 
 

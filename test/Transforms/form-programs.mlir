@@ -253,3 +253,50 @@ func.func @main(%k: tensor<?x2x64xbf16>, %t: tensor<40x64xf32>, %u: tensor<40x32
   kvcache.write %k, %k to %d rope(%u at %p : tensor<40x32xf32>, tensor<?xi64>) : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
   return
 }
+
+// -----
+
+// Page copies and merges of partial attentions. Both caches have the same pages
+// copied; a foreign op in front of the second merge leaves it a segment of its
+// own, and a function without cache ops keeps its merge.
+
+kvcache.scale_buffer @s : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @a of "a" in @full : 2 x 64 x f8E4M3FN scales(@s, @s)
+kvcache.cache @b of "b" in @full : 2 x 64 x f8E4M3FN scales(@s, @s)
+
+// CHECK-LABEL: kvcache.program @kvcache.main(
+// CHECK-SAME:    %[[PAIRS:[a-z0-9]+]]: memref<?x2xi64> {kvcache.name = "a.page_copies", kvcache.role = #kvcache<role page_copies>}
+// CHECK-SAME:    {kvcache.name = "b.merged_output", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    {kvcache.name = "b.merged_lse", kvcache.role = #kvcache<role activation>}
+// CHECK-SAME:    {kvcache.name = "merge_states.partial_a", kvcache.role = #kvcache<role activation>}
+// CHECK:         kvcache.segment @a {
+// CHECK:           kvcache.copy_pages %[[PAIRS]] in
+// CHECK:           kvcache.copy_pages %[[PAIRS]] in
+// CHECK:           kvcache.paged_attention %{{.*}} outs(%[[A:.*]], %[[LA:.*]]) {
+// CHECK:           kvcache.paged_attention %{{.*}} outs(%[[B:.*]], %[[LB:.*]]) {
+// CHECK-NEXT:      kvcache.merge_states %[[A]], %[[LA]] with %[[B]], %[[LB]] outs(
+// CHECK:         kvcache.segment @merge_states {
+// CHECK-NEXT:      kvcache.merge_states
+// CHECK-LABEL: func.func @main(
+// CHECK:         call @kvcache.main.a(
+// CHECK:         linalg.exp
+// CHECK:         call @kvcache.main.merge_states(
+// CHECK-LABEL: func.func @alone(
+// CHECK-NEXT:    kvcache.merge_states
+func.func @main(%p: tensor<?x2xi64>, %q: tensor<?x4x64xbf16>, %o: tensor<?x4x64xbf16>, %l: tensor<?x4xf32>) -> (tensor<?x4x64xbf16>, tensor<?x4xf32>) {
+  %a = kvcache.get_cache @a : !kvcache.cache<2 x 64 x f8E4M3FN>
+  %b = kvcache.get_cache @b : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.copy_pages %p in %a : tensor<?x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.copy_pages %p in %b : tensor<?x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  %x, %lx = kvcache.paged_attention %q over %a outs(%o, %l) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  %y, %ly = kvcache.paged_attention %q over %b outs(%o, %l) {softmax_scale = 1.250000e-01 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  %m, %lm = kvcache.merge_states %x, %lx with %y, %ly outs(%o, %l) : tensor<?x4x64xbf16>, tensor<?x4xf32> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  %e = linalg.exp ins(%lm : tensor<?x4xf32>) outs(%l : tensor<?x4xf32>) -> tensor<?x4xf32>
+  %n, %ln = kvcache.merge_states %m, %e with %x, %lx outs(%o, %l) : tensor<?x4x64xbf16>, tensor<?x4xf32> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  return %n, %ln : tensor<?x4x64xbf16>, tensor<?x4xf32>
+}
+func.func @alone(%o: tensor<?x4x64xbf16>, %l: tensor<?x4xf32>) -> tensor<?x4x64xbf16> {
+  %m, %lm = kvcache.merge_states %o, %l with %o, %l outs(%o, %l) : tensor<?x4x64xbf16>, tensor<?x4xf32> -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+  return %m : tensor<?x4x64xbf16>
+}

@@ -68,3 +68,24 @@ func.func @quantize(%x: tensor<?x64xbf16>, %s: f32) -> tensor<?x64xbf16> {
   %z = kvcache.dequantize %y by %s : tensor<?x64xf8E4M3FN> to tensor<?x64xbf16>
   return %z : tensor<?x64xbf16>
 }
+
+// What `outs` of a merge held is not read, so it is written in place; a partial
+// that is also the output is not.
+// CHECK-LABEL: func.func @merge(
+// CHECK-SAME:    %[[A:[a-z0-9]+]]: memref<8x4x64xbf16>, %[[B:[a-z0-9]+]]: memref<8x4x64xbf16>, %[[L:[a-z0-9]+]]: memref<8x4xf32>, %[[O:[a-z0-9]+]]: memref<8x4x64xbf16>, %[[M:[a-z0-9]+]]: memref<8x4xf32>, %[[P:[a-z0-9]+]]: memref<8x2xi64>
+// CHECK-NOT:     memref.copy
+// CHECK:         kvcache.copy_pages %[[P]] in %{{.*}} : memref<8x2xi64>
+// CHECK-NEXT:    kvcache.merge_states %[[A]], %[[L]] with %[[B]], %[[L]] outs(%[[O]], %[[M]])
+// CHECK:         %[[NEW:.*]] = memref.alloc() {{.*}} : memref<8x4x64xbf16>
+// CHECK:         %[[LSE:.*]] = memref.alloc() {{.*}} : memref<8x4xf32>
+// CHECK-NOT:     memref.copy
+// CHECK:         kvcache.merge_states %[[O]], %[[M]] with %[[B]], %[[L]] outs(%[[NEW]], %[[LSE]])
+// CHECK:         return %[[NEW]], %[[LSE]]
+func.func @merge(%a: tensor<8x4x64xbf16>, %b: tensor<8x4x64xbf16>, %l: tensor<8x4xf32>, %out: tensor<8x4x64xbf16>, %m: tensor<8x4xf32>, %p: tensor<8x2xi64>)
+    -> (tensor<8x4x64xbf16>, tensor<8x4xf32>) {
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+  kvcache.copy_pages %p in %c : tensor<8x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  %x, %y = kvcache.merge_states %a, %l with %b, %l outs(%out, %m) : tensor<8x4x64xbf16>, tensor<8x4xf32> -> tensor<8x4x64xbf16>, tensor<8x4xf32>
+  %z, %w = kvcache.merge_states %x, %y with %b, %l outs(%x, %y) : tensor<8x4x64xbf16>, tensor<8x4xf32> -> tensor<8x4x64xbf16>, tensor<8x4xf32>
+  return %z, %w : tensor<8x4x64xbf16>, tensor<8x4xf32>
+}

@@ -154,3 +154,27 @@ func.func @rope(%k: tensor<8x2x64xbf16>, %t: tensor<40x64xf32>, %p: tensor<8xi64
   kvcache.write %k1, %k1 to %c rope(%t at %p : tensor<40x64xf32>, tensor<8xi64>) : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
   return %k1 : tensor<8x2x64xbf16>
 }
+
+// -----
+
+// A merge is split as its partials are, LSEs by heads too; page ids are whole.
+
+// CHECK-LABEL: func.func @merge(%arg0: tensor<8x2x64xbf16>, %arg1: tensor<8x2xf32>, %arg2: tensor<8x2x64xbf16>, %arg3: tensor<8x2xf32>, %arg4: tensor<3x2xi64>) -> tensor<8x2x64xbf16>
+// CHECK: %[[C:.*]] = kvcache.get_cache @c : <1 x 64 x bf16>
+// CHECK: kvcache.copy_pages %arg4 in %[[C]] : tensor<3x2xi64>, <1 x 64 x bf16>
+// CHECK: %[[R:.*]]:2 = kvcache.paged_attention %arg0 over %[[C]] outs(%arg2, %arg3)
+// CHECK: kvcache.merge_states %[[R]]#0, %[[R]]#1 with %arg0, %arg1 outs(%arg2, %arg3) : tensor<8x2x64xbf16>, tensor<8x2xf32> -> tensor<8x2x64xbf16>, tensor<8x2xf32>
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @merge(%q: tensor<8x4x64xbf16>, %lq: tensor<8x4xf32>, %o: tensor<8x4x64xbf16>, %l: tensor<8x4xf32>, %p: tensor<3x2xi64>) -> tensor<8x4x64xbf16> {
+  %split = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %q1 = shard.shard %q to %split : tensor<8x4x64xbf16>
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
+  kvcache.copy_pages %p in %c : tensor<3x2xi64>, !kvcache.cache<2 x 64 x bf16>
+  %r, %lr = kvcache.paged_attention %q1 over %c outs(%o, %l) {softmax_scale = 0.125 : f64} : tensor<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<8x4x64xbf16>, tensor<8x4xf32>
+  %m, %lm = kvcache.merge_states %r, %lr with %q1, %lq outs(%o, %l) : tensor<8x4x64xbf16>, tensor<8x4xf32> -> tensor<8x4x64xbf16>, tensor<8x4xf32>
+  return %m : tensor<8x4x64xbf16>
+}

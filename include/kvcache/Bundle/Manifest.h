@@ -164,11 +164,12 @@ enum class BufferRole {
   Slots,
   QueryStart,
   Workspace,
-  Parameter // weights of the model, the same in every step
+  Parameter, // weights of the model, the same in every step
+  PageCopies // pairs of pages, [n][2] i64: copied from, copied to
 };
 
 /// The manifest's spelling: activation, cache, page_table, lengths, slots,
-/// query_start, workspace, parameter.
+/// query_start, workspace, parameter, page_copies.
 std::string_view bufferRoleName(BufferRole role);
 std::optional<BufferRole> parseBufferRole(std::string_view name);
 
@@ -272,14 +273,19 @@ enum class LaunchOp {
   WriteLatent,
   MLAAttention,
   Quantize,
-  Dequantize
+  Dequantize,
+  MergeStates,
+  CopyPages
 };
 /// The manifest's spelling: write, paged_attention, write_latent,
-/// mla_attention, quantize, dequantize.
+/// mla_attention, quantize, dequantize, merge_states, copy_pages.
 std::string_view launchOpName(LaunchOp op);
 /// True of the writes, and of the attentions.
 bool isWrite(LaunchOp op);
 bool isAttention(LaunchOp op);
+/// True of what works on activations alone, so that a launch need not name a
+/// layer.
+bool needsNoLayer(LaunchOp op);
 std::optional<LaunchOp> parseLaunchOp(std::string_view name);
 
 /// One kernel argument. Only the members of its kind mean something.
@@ -306,7 +312,7 @@ struct Launch {
   std::string segment;
   std::string kernel;
   LaunchOp op = LaunchOp::Write;
-  std::string layer; // Layer::id; may be empty for quantize and dequantize
+  std::string layer; // Layer::id; may be empty where `needsNoLayer`
   std::array<int64_t, 3> grid = {1, 1, 1};
   std::array<int64_t, 3> block = {128, 1, 1};
   int64_t sharedBytes = 0; // dynamic
@@ -334,6 +340,8 @@ struct Manifest {
   const Buffer *findBuffer(std::string_view name) const;
   const Program *findProgram(std::string_view name) const;
   const Target *findTarget(std::string_view chip) const;
+  /// The pairs of pages that a launch copies; null if it has none.
+  const Buffer *findPageCopies(const Launch &launch) const;
 
   /// The program of that name; with an empty name the only one, or "main",
   /// buckets aside. The error lists what there is.

@@ -69,8 +69,8 @@ def CachesToArguments : Pass<"kvcache-caches-to-arguments", "::mlir::ModuleOp"> 
 def ConvertKVCacheToReference : Pass<"convert-kvcache-to-reference", "::mlir::ModuleOp"> {
   let summary = "lower cache ops to plain loops: their executable definition";
   let description = [{
-    Lowers `write`, `paged_attention`, `quantize`, `dequantize` and
-    `load_scale` to scf, arith, math, memref and (elementwise ops) linalg, and
+    Lowers writes, attentions, `merge_states`, `copy_pages`, `quantize`,
+    `dequantize` and `load_scale` to scf, arith, math, memref and (elementwise ops) linalg, and
     removes handles and declarations. Speed does not matter here; every other
     implementation is compared with this one.
 
@@ -95,8 +95,7 @@ def ConvertKVCacheToReference : Pass<"convert-kvcache-to-reference", "::mlir::Mo
     `one-shot-bufferize`.
 
     Refused, at the op: a scale that is not static, an attention without
-    `softmax_scale`, FP8 queries and outputs (the op carries no scale for
-    them), `calculate_scales`, and programs, which are lowered to launches.
+    `softmax_scale`, `calculate_scales`, and programs, which are lowered to launches.
 
     Example:
 
@@ -120,8 +119,7 @@ def ConvertKVCacheToReference : Pass<"convert-kvcache-to-reference", "::mlir::Mo
 def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
   let summary = "turn the cache ops of programs into launches of kernels";
   let description = [{
-    Each `write` and `paged_attention` in a `kvcache.program` becomes a
-    `kvcache.launch`. Grids, splits and workspaces come from the capacities of
+    Each op of the dialect in a `kvcache.program` becomes a `kvcache.launch`. Grids, splits and workspaces come from the capacities of
     the cache group; nothing depends on live data. The rules and their constants
     are in `kernels/Geometry.h`.
 

@@ -64,7 +64,8 @@ def KVCache_BufferRole : KVCache_Enum<"BufferRole", "what a program's buffer hol
   I32EnumAttrCase<"Slots", 4, "slots">,
   I32EnumAttrCase<"QueryStart", 5, "query_start">,
   I32EnumAttrCase<"Workspace", 6, "workspace">,
-  I32EnumAttrCase<"Parameter", 7, "parameter">]>;
+  I32EnumAttrCase<"Parameter", 7, "parameter">,
+  I32EnumAttrCase<"PageCopies", 8, "page_copies">]>;
 
 def KVCache_BufferRoleAttr : EnumAttr<KVCache_Dialect, KVCache_BufferRole, "role">;
 

@@ -39,6 +39,8 @@ def KVCache_LatentRows : KVCache_Shaped<KVCache_RowElement, [2], "tensor or memr
 def KVCache_LatentQueries : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, query heads, elements] of f16, bf16 or f32">;
 def KVCache_Queries : KVCache_Shaped<KVCache_QueryElement, [3], "tensor or memref [tokens, query heads, head dim]">;
 def KVCache_LSE : KVCache_Shaped<F32, [2], "tensor or memref [tokens, query heads] of f32">;
+def KVCache_Partial : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, query heads, head dim] of f16, bf16 or f32">;
+def KVCache_PagePairs : KVCache_Shaped<I64, [2], "tensor or memref [pairs, 2] of i64">;
 def KVCache_PerHead : KVCache_Shaped<F32, [1], "tensor or memref [query heads] of f32">;
 def KVCache_RopeTable : KVCache_Shaped<F32, [2], "tensor or memref [positions, rotary dim] of f32">;
 def KVCache_Positions : KVCache_Shaped<I64, [1], "tensor or memref [tokens] of i64">;
@@ -522,6 +524,65 @@ def KVCache_DequantizeOp : KVCache_ElementwiseOp<"dequantize", [F8E4M3FN, F8E5M2
   }];
 }
 
+def KVCache_MergeStatesOp : KVCache_Op<"merge_states", [
+    DestinationStyleOpInterface, AlwaysSpeculatable,
+    AllTypesMatch<["a", "b", "out"]>, AllTypesMatch<["lse_a", "lse_b", "lse"]>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
+    DeclareOpInterfaceMethods<MemoryEffectsOpInterface>]> {
+  let summary = "merge of two partial attentions by their LSE";
+  let description = [{
+    Two attentions of the same queries over disjoint keys become the attention
+    over all of them. With the natural logarithms `la` and `lb` of a query head
+    of a row, as `kvcache.paged_attention` gives them:
+
+        lse = log(exp(la) + exp(lb))
+        out = exp(la - lse) * a + exp(lb - lse) * b
+
+    in f32, rounded once to the element type. Every row of `outs` is written.
+
+    Edges: a partial without keys has an LSE of minus infinity; what it holds
+    does not count, be it NaN. Two of them give 0 and an LSE of minus infinity.
+    An LSE of NaN gives NaN.
+
+    On tensors the op returns the new values of `outs`; on memrefs it has no
+    results.
+
+    Constraints:
+
+    * (C1) both partials and the output have the same type, and so have the
+      three LSEs;
+    * (C2) an LSE is `[tokens, query heads]` of the partials;
+    * (C3) memrefs of `outs` are not those of the partials.
+
+    Example:
+
+    ```mlir
+    func.func @merge(%a: tensor<?x4x64xbf16>, %la: tensor<?x4xf32>, %b: tensor<?x4x64xbf16>, %lb: tensor<?x4xf32>,
+                     %out: tensor<?x4x64xbf16>, %l: tensor<?x4xf32>) -> (tensor<?x4x64xbf16>, tensor<?x4xf32>) {
+      %o, %lse = kvcache.merge_states %a, %la with %b, %lb outs(%out, %l) : tensor<?x4x64xbf16>, tensor<?x4xf32>
+        -> tensor<?x4x64xbf16>, tensor<?x4xf32>
+      return %o, %lse : tensor<?x4x64xbf16>, tensor<?x4xf32>
+    }
+    ```
+  }];
+  let arguments = (ins
+    KVCache_Partial:$a,
+    KVCache_LSE:$lse_a,
+    KVCache_Partial:$b,
+    KVCache_LSE:$lse_b,
+    KVCache_Partial:$out,
+    KVCache_LSE:$lse
+  );
+  let results = (outs Variadic<AnyRankedTensor>:$results);
+  let assemblyFormat = [{
+    $a `,` $lse_a `with` $b `,` $lse_b `outs` `(` $out `,` $lse `)` attr-dict `:` type($a) `,` type($lse_a)
+    (`->` type($results)^)?
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::MutableOperandRange getDpsInitsMutable();
+  }];
+}
+
 //===----------------------------------------------------------------------===//
 // Cache accesses
 //===----------------------------------------------------------------------===//
@@ -651,6 +712,41 @@ def KVCache_WriteLatentOp : KVCache_WritingOp<"write_latent"> {
     $latent `,` $rope `to` $cache (`rope` `(` $rope_table^ `at` $positions `:` type($rope_table) `,` type($positions) `)`)?
     attr-dict `:` type($latent) `,` type($rope) `,` type($cache)
   }];
+}
+
+def KVCache_CopyPagesOp : KVCache_Op<"copy_pages", [
+    DeclareOpInterfaceMethods<CacheOpInterface>,
+    DeclareOpInterfaceMethods<CaptureHazardOpInterface>]> {
+  let summary = "copy of whole pages within a cache";
+  let description = [{
+    For sequences that part: each of the `pairs` is a page to copy from and a
+    page to copy to, keys and values alike, bit for bit. A pair with a negative
+    page, or with one past the pool, is skipped. No page may be copied to twice,
+    or both from and to: what such a page then holds is undefined.
+
+    Constraints:
+
+    * (C1) a pair has two entries.
+
+    Example:
+
+    ```mlir
+    kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+    kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+    kvcache.cache_group @full page_size 16
+    kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+    func.func @copy(%pairs: tensor<?x2xi64>) {
+      %c = kvcache.get_cache @layer0 : !kvcache.cache<2 x 64 x f8E4M3FN>
+      kvcache.copy_pages %pairs in %c : tensor<?x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+      return
+    }
+    ```
+  }];
+  let arguments = (ins
+    Arg<KVCache_PagePairs, "", [MemRead]>:$pairs,
+    Arg<KVCache_CacheType, "", [MemRead<KVCache_CacheResource>, MemWrite<KVCache_CacheResource>]>:$cache
+  );
+  let assemblyFormat = "$pairs `in` $cache attr-dict `:` type($pairs) `,` type($cache)";
 }
 
 /// Attention over a cache. Passes handle all of them by AttentionOpInterface.

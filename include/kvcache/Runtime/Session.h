@@ -121,6 +121,7 @@ private:
   Error allocate();
   Error initialise(const Buffer &buffer);
   Error checkInputs(const Layer &layer, bool writes, bool attends) const;
+  Error checkCopies(const Launch &launch) const;
   Error checkSlots(const Layer &layer, RunReport &report) const;
   /// Launches with their argument values, which `cells` holds.
   std::vector<KernelLaunch>
@@ -129,14 +130,20 @@ private:
   Error forgetResults(const Segment &segment);
   Error launchAll(const std::vector<const Launch *> &launches,
                   RunReport &report);
-  Error checkOutputs(const std::vector<const Layer *> &layers,
-                     RunReport &report) const;
+  Error checkOutputs(const Segment &segment, RunReport &report) const;
   Error checkCounters(const std::vector<const Buffer *> &workspaces,
                       RunReport &report) const;
   std::vector<const Buffer *> workspacesOf(const Segment &segment) const;
   Expected<std::vector<int64_t>> integers(const std::string &name) const;
   const Buffer &owner(const Buffer &buffer) const;
   const Layer *layerOfOutput(const std::string &name) const;
+  /// The buffer whose rows an output has: of an attention its queries, of a
+  /// launch without a layer its first; empty for other buffers.
+  std::string sourceOf(const std::string &name) const;
+  /// Rows of an output that a run writes: as many as its batch has, or as many
+  /// as it was given.
+  Expected<int64_t> writtenRows(const std::string &name) const;
+  Error checkRows(const std::string &name, RunReport &report) const;
 
   const Bundle &bundle;
   const Target &chosen;

@@ -14,6 +14,10 @@
 //                 the row's probabilities (a kernel rounds them to f16); 2^-8
 //                 over bf16 caches and fp8_ds_mla rows, where they are bf16;
 //                 FP8 outputs in units of their scale
+//   merges        of the partials that the launch names, whatever they hold:
+//                 exp(l - LSE) of each, within one unit in the last place plus
+//                 4e-6 * (|a| + |b|)
+//   page copies   bit for bit, in the order of writes and copies
 //   LSE           natural logarithm, within 1e-5 * max(1, |LSE|)
 //   rows past the last query start: untouched
 //
@@ -27,7 +31,7 @@
 namespace kvcache {
 
 struct LayerVerification {
-  std::string layer; // Layer::id
+  std::string layer; // Layer::id; of a merge the name of its output
   uint64_t codesCompared = 0;
   uint64_t codesWrong = 0;
   uint64_t bytesDisturbed = 0; // cache bytes that should not have changed
@@ -57,6 +61,7 @@ private:
   Error compareCache(const Segment &segment, const Layer &layer,
                      LayerVerification &result);
   Error compareAttention(const Layer &layer, LayerVerification &result);
+  Error compareMerge(const Launch &launch, LayerVerification &result);
 
   const Session &session;
   std::map<std::string, std::vector<uint8_t>> before; // memory by buffer name

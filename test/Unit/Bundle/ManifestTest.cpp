@@ -87,6 +87,67 @@ TEST(ManifestTest, ALaunchWithoutALayerIsAQuantization) {
                 "written first");
 }
 
+TEST(ManifestTest, MergesAndCopiesNameTheirBuffers) {
+  Manifest manifest = sample();
+  Launch merge = manifest.targets[0].launches[0];
+  merge.op = LaunchOp::MergeStates;
+  merge.layer.clear();
+  merge.arguments.clear();
+  Buffer lse = manifest.buffers[0];
+  for (const char *name : {"query", "output"}) {
+    const Buffer *partial = manifest.findBuffer(std::string("layer0.") + name);
+    lse.name = std::string("lse of ") + name;
+    lse.role = BufferRole::Activation;
+    lse.elementType = ElementType::F32;
+    lse.shape = {partial->shape[0], partial->shape[1]};
+    lse.strides = contiguousStrides(lse.shape);
+    lse.dynamicDims = {0};
+    lse.bytes = *spanBytes(lse);
+    merge.arguments.push_back(Argument::ofBuffer(partial->name));
+    merge.arguments.push_back(Argument::ofBuffer(lse.name));
+    manifest.buffers.push_back(lse);
+  }
+  auto &launches = manifest.targets[0].launches;
+  launches.insert(launches.begin(), merge);
+  expectRefused(writeManifest(manifest),
+                "launches[0].arguments: expected the buffers that are read and "
+                "written first");
+  for (int i = 2; i < 4; ++i)
+    launches[0].arguments.push_back(merge.arguments[size_t(i)]);
+  EXPECT_EQ(refusal(writeManifest(manifest)), "accepted");
+  manifest.buffers.back().elementType = ElementType::BF16;
+  expectRefused(writeManifest(manifest),
+                "launches[0].arguments[3]: expected f32 [");
+
+  manifest = sample();
+  Launch copy = manifest.targets[0].launches[0];
+  copy.op = LaunchOp::CopyPages;
+  copy.arguments = {Argument::ofBuffer("layer0.k_cache"),
+                    Argument::ofBuffer("layer0.v_cache")};
+  manifest.targets[0].launches.insert(manifest.targets[0].launches.begin(),
+                                      copy);
+  expectRefused(writeManifest(manifest),
+                "expected a buffer of role page_copies, found none");
+  Buffer pairs;
+  pairs.name = "pairs";
+  pairs.role = BufferRole::PageCopies;
+  pairs.elementType = ElementType::I64;
+  pairs.shape = {3, 2};
+  pairs.strides = {2, 1};
+  pairs.bytes = 48;
+  manifest.buffers.push_back(pairs);
+  manifest.targets[0].launches[0].arguments[1] = Argument::ofBuffer("pairs");
+  expectRefused(writeManifest(manifest),
+                "expected \"layer0.v_cache\" of layer");
+  manifest.targets[0].launches[0].arguments.push_back(
+      Argument::ofBuffer("layer0.v_cache"));
+  EXPECT_EQ(refusal(writeManifest(manifest)), "accepted");
+  manifest.buffers.back().shape = {2, 3};
+  manifest.buffers.back().strides = {3, 1};
+  expectRefused(writeManifest(manifest),
+                "shape: expected [2, 2] by the capacities, found [2, 3]");
+}
+
 TEST(ManifestTest, KeepsBitsAndProvenance) {
   Expected<Manifest> manifest = parseManifest(writeManifest(sample()));
   ASSERT_TRUE(bool(manifest)) << manifest.message();
