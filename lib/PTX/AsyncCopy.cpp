@@ -184,9 +184,9 @@ namespace {
 /// The 64-bit mbarrier object; outstanding bytes are kept beside it. A state
 /// token is such an object as it was at the arrival.
 struct Mbarrier {
-  u16 expected, pending;
-  u32 phase;
+  u64 expected : 20, pending : 20, phase : 24;
 };
+constexpr u32 maxArrivals = (1u << 20) - 1;
 
 enum ArriveFlags {
   ExpectBytes = 1, // s[2]: bytes
@@ -194,6 +194,7 @@ enum ArriveFlags {
   Drop = 4,        // one expected arrival less from the next phase on
   NoComplete = 8,
   AfterCopies = 16, // cp.async.mbarrier.arrive
+  Increments = 64,  // this arrival is expected on top
   Counted = 32      // s[1]: number of arrivals
 };
 } // namespace
@@ -255,7 +256,12 @@ static void mbarrierInit(Warp &w, const Instr &i) {
       markValid(&w.cta->init[a - sharedStart], 8);
     if (Mbarrier *b = mbarrierAt(w, i, l, a)) {
       noteMbarrier(w, i, l, a, true);
-      *b = {u16(count[l]), u16(count[l]), 0};
+      if (!count[l] || count[l] > maxArrivals)
+        w.report(FindingKind::Sync, i, l,
+                 "mbarrier for " + std::to_string(count[l]) +
+                     " arrivals; expected 1 to " + std::to_string(maxArrivals),
+                 a, "shared");
+      *b = {count[l], count[l], 0};
       w.cta->pendingBytes[a] = 0;
       w.cta->mbarrierOrder.erase(a);
     }
@@ -293,6 +299,8 @@ static void mbarrierArrive(Warp &w, const Instr &i) {
         last = a;
       }
       u32 count = i.flags & Counted ? w.r<u32>(i.s[1])[l] : 1;
+      if (i.flags & Increments)
+        ++b->pending;
       if (count > b->pending || (i.flags & NoComplete && count == b->pending)) {
         w.report(FindingKind::Sync, i, l,
                  std::to_string(count) +
@@ -307,7 +315,7 @@ static void mbarrierArrive(Warp &w, const Instr &i) {
       }
       if (i.flags & Drop)
         --b->expected;
-      b->pending = u16(b->pending - count);
+      b->pending = b->pending - count;
     }
     completePhase(c, a);
   }
@@ -318,7 +326,7 @@ static void mbarrierPendingCount(Warp &w, const Instr &i) {
   const u64 *state = w.r<u64>(i.s[0]);
   u32 t[32];
   for (int l = 0; l < 32; ++l)
-    t[l] = u32(state[l] >> 16 & 0xffff);
+    t[l] = u32(state[l] >> 20 & maxArrivals);
   each<u32>(w, i.d[0], [&](int l) { return t[l]; });
 }
 
@@ -380,7 +388,7 @@ static void mbarrierTryWait(Warp &w, const Instr &i) {
     }
     noteMbarrier(w, i, l, a, false);
     bool done = i.flags & 1 ? (b->phase & 1) != (w.r<u32>(i.s[1])[l] & 1)
-                            : b->phase != u32(w.r<u64>(i.s[1])[l] >> 32);
+                            : b->phase != u32(w.r<u64>(i.s[1])[l] >> 40);
     if (!done)
       continue;
     ready |= 1u << l;
@@ -400,13 +408,26 @@ static void mbarrierTryWait(Warp &w, const Instr &i) {
           landBulk(w, job);
     }
     w.yield = true;
+    w.notePoll();
   }
   putPredicate(w, i.pd[0], ready);
   if (w.taintLive)
     w.setPredicateTaint(i.pd[0], w.predicateTaint[i.pd[0]] & ~w.lanes);
 }
 
-static void mbarrierInvalidate(Warp &, const Instr &) {}
+/// From now on the bytes are nobody's; other uses need another init.
+static void mbarrierInvalidate(Warp &w, const Instr &i) {
+  for (u32 m = w.lanes; m; m &= m - 1) {
+    int l = __builtin_ctz(m);
+    u32 a = mbarrierAddress(w, i, l);
+    if (!mbarrierAt(w, i, l, a))
+      continue;
+    noteMbarrier(w, i, l, a, true);
+    memset(&w.cta->init[a - sharedStart], 0, 8);
+  }
+}
+
+static void nothing(Warp &, const Instr &) {}
 
 /// Global to shared, one copy per active lane.
 static void bulkCopy(Warp &w, const Instr &i) {
@@ -446,6 +467,12 @@ static void bulkCopy(Warp &w, const Instr &i) {
       continue;
     if (options.racecheck)
       c.noteBulkIssued(w, i, l, to[l], n);
+    if (w.launch->globalRace && !b->readOnly)
+      for (u32 done = 0; done < n; done += 16) {
+        u64 address[32];
+        address[l] = from[l] + done;
+        w.launch->globalRace->access(w, i, address, 1u << l, 16, false);
+      }
     if (options.counters) {
       ++w.counters->asyncCopy.requests;
       w.counters->asyncCopy.sectors += n / 32;
@@ -528,6 +555,8 @@ static bool lowerMbarrier(Builder &b, const Statement &s, Instr &i) {
     return false;
   b.kernel.partialOrder = true;
   b.kernel.minSharedAccess = std::min<u8>(b.kernel.minSharedAccess, 8);
+  if (o.empty() || (s.has("init") && o.size() != 2))
+    return false;
   if (s.has("init")) {
     lowerAddress(b, o[0], i, 0);
     i.s[1] = b.source(o[1], 1);
@@ -536,6 +565,8 @@ static bool lowerMbarrier(Builder &b, const Statement &s, Instr &i) {
     return true;
   }
   if (s.has("inval")) {
+    lowerAddress(b, o[0], i, 0);
+    i.ns = 1;
     i.fn = mbarrierInvalidate;
     return true;
   }
@@ -588,14 +619,14 @@ static bool lowerMbarrier(Builder &b, const Statement &s, Instr &i) {
 /// the phase expects one arrival more for it.
 static bool lowerCopyArrive(Builder &b, const Statement &s, Instr &i) {
   if (!onlyParts(s, "async mbarrier arrive noinc shared shared::cta") ||
-      s.operands.size() != 1 || !s.has("noinc"))
+      s.operands.size() != 1)
     return false;
   i.cls = InstrClass::Barrier;
   b.kernel.partialOrder = true;
   b.kernel.minSharedAccess = std::min<u8>(b.kernel.minSharedAccess, 8);
   lowerAddress(b, s.operands[0], i, 0);
   i.ns = 1;
-  i.flags = AfterCopies;
+  i.flags = u16(AfterCopies | (s.has("noinc") ? 0 : Increments));
   i.fn = mbarrierArrive;
   return true;
 }
@@ -612,7 +643,7 @@ bool kvcache::ptx::lowerAsyncCopy(Builder &b, const Statement &s, Instr &i) {
   if (s.op() != "cp" || !s.has("bulk"))
     return false;
   if (s.has("prefetch")) {
-    i.fn = mbarrierInvalidate; // no effect here
+    i.fn = nothing;
     i.cls = InstrClass::Other;
     return !s.has("tensor");
   }

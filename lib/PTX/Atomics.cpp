@@ -1,5 +1,6 @@
 //===- Atomics.cpp - atom and red -----------------------------------------===//
 
+#include "FloatFormats.h"
 #include "GlobalRace.h"
 #include "Lanes.h"
 #include "Statement.h"
@@ -63,13 +64,10 @@ struct PackedHalf { // f16x2 and bf16x2 add
     for (int h = 0; h < 2; ++h) {
       u16 x = u16(a >> (16 * h)), y = u16(b >> (16 * h)), z;
       if (brain) {
-        float f = __builtin_bit_cast(float, u32(x) << 16) +
-                  __builtin_bit_cast(float, u32(y) << 16);
-        u32 bits = __builtin_bit_cast(u32, f);
-        z = f != f ? 0x7fff : u16((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        z = floatToBfloat(bfloatToFloat(x) + bfloatToFloat(y));
       } else {
-        z = __builtin_bit_cast(
-            u16, f16(__builtin_bit_cast(f16, x) + __builtin_bit_cast(f16, y)));
+        f16 sum = __builtin_bit_cast(f16, x) + __builtin_bit_cast(f16, y);
+        z = sum != sum ? u16(0x7fff) : __builtin_bit_cast(u16, sum);
       }
       r |= u32(z) << (16 * h);
     }
@@ -114,11 +112,13 @@ void atomicLanes(Warp &w, const Instr &i, F operation) {
     if (i.nd)
       w.clearTaint(i.d[0], w.lanes);
   }
+  w.notePoll();
   for (u32 m = x.ok; m; m &= m - 1) {
     int l = __builtin_ctz(m);
     T old;
     memcpy(&old, x.host[l], sizeof(T));
-    T result = operation(old, unbox<T>(value[l]), unbox<T>(other[l]));
+    T result = operation(old, unbox<T>(value[l]), unbox<T>(other[l]),
+                         x.global >> l & 1);
     memcpy(x.host[l], &result, sizeof(T));
     if (d)
       d[l] = box<T>(old);
@@ -127,14 +127,21 @@ void atomicLanes(Warp &w, const Instr &i, F operation) {
 
 template <class T> void atomic(Warp &w, const Instr &i) {
   int op = i.flags;
-  atomicLanes<T>(w, i, [op](T o, T v, T c) { return apply<T>(op, o, v, c); });
+  atomicLanes<T>(w, i, [op](T o, T v, T c, bool global) {
+    // Subnormal f32 are flushed in global memory, and only there.
+    if constexpr (std::is_same<T, float>::value)
+      if (op == AtomicAdd && global)
+        return flush(flush(o) + flush(v));
+    return apply<T>(op, o, v, c);
+  });
 }
 template <bool Brain> void atomicPackedAdd(Warp &w, const Instr &i) {
-  atomicLanes<u32>(
-      w, i, [](u32 o, u32 v, u32) { return PackedHalf::add(o, v, Brain); });
+  atomicLanes<u32>(w, i, [](u32 o, u32 v, u32, bool) {
+    return PackedHalf::add(o, v, Brain);
+  });
 }
 template <bool Brain> void atomicHalfAdd(Warp &w, const Instr &i) {
-  atomicLanes<u16>(w, i, [](u16 o, u16 v, u16) {
+  atomicLanes<u16>(w, i, [](u16 o, u16 v, u16, bool) {
     return u16(PackedHalf::add(o, v, Brain));
   });
 }

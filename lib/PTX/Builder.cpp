@@ -11,7 +11,7 @@ Type kvcache::ptx::parseType(const std::string &text) {
       {"pred", {'p', 1}},    {"f16", {'h', 16}},    {"f16x2", {'H', 32}},
       {"bf16", {'B', 16}},   {"bf16x2", {'X', 32}}, {"e4m3x2", {'e', 16}},
       {"e5m2x2", {'E', 16}}, {"tf32", {'t', 32}},   {"f32", {'f', 32}},
-      {"f64", {'f', 64}}};
+      {"f64", {'f', 64}},    {"u16x2", {'w', 32}},  {"s16x2", {'W', 32}}};
   auto it = named.find(text);
   if (it != named.end())
     return it->second;
@@ -39,11 +39,25 @@ u16 Builder::constant(u64 bits, int units) {
   return constantIds[key] = u16(id);
 }
 
+/// Of cvt, ld and st only, registers may be wider than the type.
+u16 Builder::dataRegister(const Operand &o, int units) const {
+  int found = registers[size_t(o.id)].units;
+  if (found < units || (found > units && !widerRegisters))
+    throw SyntaxError("expected a register of " +
+                      std::string(units == 2 ? "64" : "up to 32") +
+                      " bits, found one of " + (found == 2 ? "64" : "32"));
+  return u16(o.id);
+}
+
 u16 Builder::source(const Operand &o, int units) {
   switch (o.kind) {
   case Operand::Reg:
-    return u16(o.id);
+    return dataRegister(o, units);
   case Operand::Imm:
+    // Floating-point literals are f64; f32 instructions round them.
+    if (o.isDouble && units == 1)
+      return constant(
+          __builtin_bit_cast(u32, float(__builtin_bit_cast(double, o.imm))), 1);
     return constant(o.imm, units);
   case Operand::Special:
     if (units != 1)
@@ -60,13 +74,15 @@ u16 Builder::source(const Operand &o, int units) {
 
 u16 Builder::destination(const Operand &o, int units) {
   if (o.kind == Operand::Reg)
-    return u16(o.id);
+    return dataRegister(o, units);
   if (o.kind == Operand::Sink)
     return scratch(units);
   throw SyntaxError("the destination must be a register");
 }
 
 u16 Builder::scratch(int units) {
+  if (registers.size() + 1 >= specialId)
+    throw SyntaxError("expected fewer than 50,000 registers");
   registers.push_back({u8(units)});
   return u16(registers.size() - 1);
 }

@@ -27,7 +27,8 @@ enum : u16 {
   Saturate = 1,
   Flush = 2,
   Relu = 4,
-  WideSource = 8, // the source register has 64 bits, whatever the type
+  WideSource = 8,     // the source register has 64 bits, whatever the type
+  SaturateFinite = 16 // beyond the largest number: that number
 };
 
 struct Scalar {
@@ -91,10 +92,10 @@ double loadFloat(Type t, u64 bits) {
     return double(__builtin_bit_cast(float, u32(bits)));
   return expand(formatOf(t), u32(bits));
 }
-u64 storeFloat(Type t, double x, Rounding mode) {
+u64 storeFloat(Type t, double x, Rounding mode, bool finite = false) {
   if (t.kind == 'f' && t.bits == 64)
     return __builtin_bit_cast(u64, x);
-  return roundTo(formatOf(t), x, mode, false);
+  return roundTo(formatOf(t), x, mode, finite);
 }
 
 struct Conversion {
@@ -118,7 +119,7 @@ u64 convert(const Conversion &c, u64 bits) {
       x = x > 0 ? (x < 1 ? x : 1) : 0;
     if ((c.flags & Relu) && x < 0)
       x = 0;
-    u64 r = storeFloat(c.d, x, c.rounding);
+    u64 r = storeFloat(c.d, x, c.rounding, c.flags & SaturateFinite);
     bool f32Result = c.d.kind == 'f' && c.d.bits == 32;
     if ((c.flags & Flush) && f32Result && !(r & 0x7f800000))
       r &= 0x80000000;
@@ -233,20 +234,26 @@ inline u32 e4m3ToHalf(u32 c) {
   r = (c & 0x7f) == 0x7f ? 0x7fff : r;
   return r | (c & 0x80) << 8;
 }
-void e4m3Halves(Warp &w, const Instr &i) {
+/// .relu: negative numbers become 0, NaN the positive one.
+template <bool WithRelu> void e4m3Halves(Warp &w, const Instr &i) {
   auto a = in<u32>(w, i.s[0]);
   each<u32>(w, i.d[0], [=](int l) {
     u32 x = a[l];
-    return e4m3ToHalf(x & 255) | e4m3ToHalf(x >> 8 & 255) << 16;
+    u32 low = x & 255, high = x >> 8 & 255;
+    if (WithRelu) {
+      low = (low & 0x7f) == 0x7f ? 0x7f : low & 0x80 ? 0 : low;
+      high = (high & 0x7f) == 0x7f ? 0x7f : high & 0x80 ? 0 : high;
+    }
+    return e4m3ToHalf(low) | e4m3ToHalf(high) << 16;
   });
 }
-void e5m2Halves(Warp &w, const Instr &i) {
+template <bool WithRelu> void e5m2Halves(Warp &w, const Instr &i) {
   auto a = in<u32>(w, i.s[0]);
   each<u32>(w, i.d[0], [=](int l) {
     u32 r = 0;
     for (int h = 0; h < 2; ++h) {
       u32 c = a[l] >> (8 * h) & 255;
-      u32 code = (c & 0x7f) > 0x7c ? 0x7fff : c << 8;
+      u32 code = (c & 0x7f) > 0x7c ? 0x7fff : WithRelu && c & 0x80 ? 0 : c << 8;
       r |= code << (16 * h);
     }
     return r;
@@ -349,11 +356,13 @@ bool lowerPacked(Builder &b, const Statement &s, Instr &i, Type d, Type src,
   bool fp8Source = src.kind == 'e' || src.kind == 'E';
   bool relu = s.has("relu");
   if (fp8Source) {
-    if (d.kind != 'H' || count != 2 || relu || !s.has("rn"))
+    if (d.kind != 'H' || count != 2 || !s.has("rn"))
       return false;
+    Handler fn = src.kind == 'e'
+                     ? (relu ? e4m3Halves<true> : e4m3Halves<false>)
+                     : (relu ? e5m2Halves<true> : e5m2Halves<false>);
     return lowerOperands(b, s, i, 1, {1}) &&
-           choose(i, src.kind == 'e' ? e4m3Halves : e5m2Halves, cls,
-                  TaintRule::Widen8);
+           choose(i, fn, cls, TaintRule::Widen8);
   }
   if (fp8Result) {
     if (!s.has("satfinite") || !s.has("rn"))
@@ -381,19 +390,25 @@ bool lowerPacked(Builder &b, const Statement &s, Instr &i, Type d, Type src,
   return choose(i, packGeneral, cls, TaintRule::PackHalves);
 }
 
-/// Nearest, ties away from zero, on the top 10 mantissa bits.
-struct ToTf32 {
-  static u32 f(u32 a) {
-    return (a & 0x7f800000) == 0x7f800000 ? a : (a + 0x1000) & 0xffffe000;
-  }
-};
-struct ToTf32Even {
-  static u32 f(u32 a) {
-    return (a & 0x7f800000) == 0x7f800000
-               ? a
-               : (a + 0xfff + (a >> 13 & 1)) & 0xffffe000;
-  }
-};
+/// To the top 10 mantissa bits. i.imm: what is added to the magnitude before
+/// the others are cut off; bit 32: ties go to even.
+void toTf32(Warp &w, const Instr &i) {
+  auto a = in<u32>(w, i.s[0]);
+  const u32 add = u32(i.imm), even = u32(i.imm >> 32);
+  const u16 flags = i.flags;
+  each<u32>(w, i.d[0], [=](int l) {
+    u32 x = a[l], magnitude = x & 0x7fffffff;
+    if (magnitude > 0x7f800000) // canonical where the result may be clamped
+      return flags ? 0x7fffffffu : x;
+    if (flags & Relu && x >> 31)
+      return 0u;
+    if (magnitude < 0x7f800000)
+      magnitude = (magnitude + add + (magnitude >> 13 & even)) & 0xffffe000;
+    if (flags & SaturateFinite && magnitude >= 0x7f800000)
+      magnitude = 0x7f7fe000;
+    return (x & 0x80000000) | magnitude;
+  });
+}
 
 } // namespace
 
@@ -421,23 +436,25 @@ bool kvcache::ptx::lowerConversion(Builder &b, const Statement &s, Instr &i) {
                    : s.has("rpi") ? Integral::Up
                                   : Integral::None;
   c.flags = u16((s.has("sat") ? Saturate : 0) | (s.has("ftz") ? Flush : 0) |
-                (s.has("relu") ? Relu : 0));
+                (s.has("relu") ? Relu : 0) |
+                (s.has("satfinite") ? SaturateFinite : 0));
   const InstrClass cls = InstrClass::Convert;
   if (c.d.kind == 't') {
-    if (c.s.kind != 'f' || c.s.bits != 32 || !(s.has("rna") || s.has("rn")))
+    const bool away = s.has("rna"), even = s.has("rn");
+    if (c.s.kind != 'f' || c.s.bits != 32 || !(away || even || s.has("rz")))
       return false;
+    i.flags = c.flags;
+    i.imm = away ? 0x1000 : even ? 0xfff | 1ll << 32 : 0;
     return lowerOperands(b, s, i, 1, {1}) &&
-           choose(i,
-                  s.has("rna") ? unary<ToTf32, u32, u32>
-                               : unary<ToTf32Even, u32, u32>,
-                  cls, TaintRule::Whole);
+           choose(i, toTf32, cls, TaintRule::Whole);
   }
   auto packed = [](Type t) {
     return t.kind == 'H' || t.kind == 'X' || t.kind == 'e' || t.kind == 'E';
   };
   if (packed(c.d) || packed(c.s))
     return lowerPacked(b, s, i, c.d, c.s, c);
-  if (s.operands.size() != 2 || s.has("satfinite") || s.has("rna"))
+  if (s.operands.size() != 2 || s.has("rna") ||
+      (s.has("satfinite") && c.d.kind != 'h' && c.d.kind != 'B'))
     return false;
   bool known = (isFloat(c.d) || strchr("bus", c.d.kind)) &&
                (isFloat(c.s) || strchr("bus", c.s.kind));

@@ -113,6 +113,10 @@ struct alignas(64) Warp {
   enum State : u8 { Ready, AtBarrier, Done } state = Ready;
   bool yield = false, forced = false, quiet = false;
   u64 steps = 0, stepsSinceYield = 0;
+  /// Accesses that other threads may answer, executed while diverged.
+  u32 polls = 0;
+  static constexpr u32 pollsInARow = 1024;
+  void notePoll() { polls += !others.empty() && polls < pollsInARow; }
   u64 turn = 0; // instructions until another warp runs; 0: to its barrier
   Counters *profile = nullptr; // one per instruction of the kernel, or null
   // CTA barrier: which, how many threads it is for (0: all), its instruction.
@@ -162,6 +166,7 @@ private:
   std::vector<u8> registerMemory, shadowMemory, flagMemory;
   std::vector<u32> predicateMemory, predicateTaintMemory;
   void schedule();
+  u32 sameMask(const Instr &i, u32 among) const;
   bool converged(const Instr &i);
   void branch(s32 target, u32 taken, u32 rest);
   void branchTable(const Instr &i, u32 mask);
@@ -265,7 +270,7 @@ struct Where {
   u8 *host[32];
   u8 *init[32];
   u32 ok = 0;
-  Space space = Space::Global;
+  u32 global = 0;       // lanes of global memory
   bool anyInit = false; // some init[] is not null
 };
 enum class Access { Load, Store, Atomic, AsyncRead };

@@ -102,11 +102,6 @@ struct Fma {
   }
 };
 
-float flush(float x) {
-  u32 b = __builtin_bit_cast(u32, x);
-  return b & 0x7f800000u ? x : __builtin_bit_cast(float, b & 0x80000000u);
-}
-
 /// 2^x to about 1 ulp, subnormal results included.
 template <bool Flush> inline float exp2Of(float x) {
   float c = x < -151.f ? -151.f : x > 128.f ? 128.f : x; // NaN stays

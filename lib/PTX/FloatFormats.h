@@ -119,6 +119,12 @@ inline double addToOdd(double a, double b) {
   return std::nextafter(sum, error > 0 ? INFINITY : -INFINITY);
 }
 
+/// .ftz: a subnormal becomes zero of its sign.
+inline float flush(float x) {
+  u32 b = __builtin_bit_cast(u32, x);
+  return b & 0x7f800000u ? x : __builtin_bit_cast(float, b & 0x80000000u);
+}
+
 inline float bfloatToFloat(u16 b) {
   return __builtin_bit_cast(float, u32(b) << 16);
 }

@@ -246,6 +246,21 @@ template <class T> struct CNot {
   static T f(T a) { return a == 0; }
 };
 
+/// Both halves; T: of one half.
+template <template <class> class F, class T, bool Relu> struct Halves {
+  static u32 f(u32 a, u32 b) {
+    u32 r = 0;
+    for (int h = 0; h < 32; h += 16) {
+      T x = F<T>::f(T(a >> h), T(b >> h));
+      r |= u32(u16(Relu && x < 0 ? T(0) : x)) << h;
+    }
+    return r;
+  }
+};
+template <template <class> class F> struct Relu32 {
+  static s32 f(s32 a, s32 b) { return Max<s32>::f(F<s32>::f(a, b), 0); }
+};
+
 /// 24-bit factors; the low or the high 32 of 48 bits.
 template <class T, bool Hi> struct Mul24 {
   static T f(T a, T b) {
@@ -550,6 +565,32 @@ bool lowerPermute(Builder &b, const Statement &s, Instr &i) {
          choose(i, fn, InstrClass::Logic, TaintRule::Structural);
 }
 
+template <template <class> class F> Handler halvesFor(bool sg, bool relu) {
+  if (!sg)
+    return relu ? nullptr : binary<Halves<F, u16, false>, u32>;
+  return relu ? binary<Halves<F, s16, true>, u32>
+              : binary<Halves<F, s16, false>, u32>;
+}
+
+/// add, min, max of u16x2 and s16x2, and min, max .relu of s32.
+bool lowerHalves(Builder &b, const Statement &s, Instr &i) {
+  const std::string &op = s.op();
+  const Type t = s.type();
+  const bool relu = s.has("relu"), sg = t.kind == 'W', packed = t.kind != 's';
+  if (s.parts.size() != 2 + size_t(relu) || (op == "add" && relu))
+    return false;
+  Handler fn = nullptr;
+  if (op == "add" && packed)
+    fn = halvesFor<Add>(sg, false);
+  else if (op == "min")
+    fn = packed ? halvesFor<Min>(sg, relu) : binary<Relu32<Min>, s32>;
+  else if (op == "max")
+    fn = packed ? halvesFor<Max>(sg, relu) : binary<Relu32<Max>, s32>;
+  return lowerOperands(b, s, i, 1, {1, 1}) &&
+         choose(i, fn, InstrClass::Int,
+                packed ? TaintRule::Halves : TaintRule::Whole);
+}
+
 bool lowerLogic(Builder &b, const Statement &s, Instr &i) {
   const std::string &op = s.op();
   const std::vector<Operand> &o = s.operands;
@@ -764,6 +805,9 @@ bool kvcache::ptx::lowerInteger(Builder &b, const Statement &s, Instr &i) {
     return choose(i, unary<Move<u64>, u64, u64>, InstrClass::Other,
                   TaintRule::Structural);
   }
+  if (t.kind == 'w' || t.kind == 'W' ||
+      (t.kind == 's' && t.bits == 32 && s.has("relu")))
+    return lowerHalves(b, s, i);
   if (t.kind != 'u' && t.kind != 's' && t.kind != 'b')
     return false;
   if (lowerLogic(b, s, i))

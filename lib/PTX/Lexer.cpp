@@ -3,6 +3,7 @@
 #include "Lexer.h"
 
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
 
 using namespace kvcache::ptx;
@@ -85,8 +86,8 @@ private:
       for (;;) {
         if (isWordChar(at(pos)))
           ++pos;
-        else if (at(pos) == '.' && isWordChar(at(pos + 1)))
-          ++pos;
+        else if (c != '.' && at(pos) == '.' && isWordChar(at(pos + 1)))
+          ++pos; // a directive ends there: .reg.b32 is two
         else if (at(pos) == ':' && at(pos + 1) == ':')
           pos += 2;
         else
@@ -106,8 +107,14 @@ private:
     size_t begin = pos;
     while (isxdigit(u8(at(pos))) && (base == 16 || isDigit(at(pos))))
       ++pos;
-    return strtoull(std::string(text.substr(begin, pos - begin)).c_str(),
-                    nullptr, base);
+    const std::string all(text.substr(begin, pos - begin));
+    char *end = nullptr;
+    errno = 0;
+    u64 value = strtoull(all.c_str(), &end, base);
+    if (all.empty() || *end || errno)
+      fail("'" + all + "' is no number of base " + std::to_string(base) +
+           " with up to 64 bits");
+    return value;
   }
 
   Token number(Token token) {
@@ -118,6 +125,10 @@ private:
       pos += 2;
       token.value = digits(16);
       token.isFloat = true;
+      token.isDouble = mark == 'd' || mark == 'D';
+      const size_t wanted = token.isDouble ? 16 : 8;
+      if (pos - begin != wanted + 2)
+        fail("expected " + std::to_string(wanted) + " hexadecimal digits");
     } else if (mark == 'x' || mark == 'X') {
       pos += 2;
       token.value = digits(16);
@@ -125,20 +136,27 @@ private:
       pos += 2;
       token.value = digits(2);
     } else {
-      token.value = digits(mark != '\0' && isDigit(mark) ? 8 : 10);
-      if (at(pos) == '.' && isDigit(at(pos + 1))) { // 1.5, 8.3
+      auto skipDigits = [&] {
+        while (isDigit(at(pos)))
+          ++pos;
+      };
+      skipDigits();
+      if (at(pos) != '.' || !isDigit(at(pos + 1))) {
+        pos = begin;
+        token.value = digits(mark != '\0' && isDigit(mark) ? 8 : 10);
+      } else { // 1.5, 8.3
         ++pos;
-        digits(10);
+        skipDigits();
         if (at(pos) == 'e' || at(pos) == 'E') {
           ++pos;
           if (at(pos) == '-' || at(pos) == '+')
             ++pos;
-          digits(10);
+          skipDigits();
         }
         double value = strtod(
             std::string(text.substr(begin, pos - begin)).c_str(), nullptr);
         memcpy(&token.value, &value, 8);
-        token.isFloat = true;
+        token.isFloat = token.isDouble = true;
       }
     }
     if (at(pos) == 'U')

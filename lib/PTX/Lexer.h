@@ -11,7 +11,8 @@ struct Token {
   enum Kind { Id, Number, Punct, String, End } kind = End;
   std::string text;
   u64 value = 0;
-  bool isFloat = false; // 0f or 0d literal; value holds its bits
+  bool isFloat = false;  // value holds the bits of an f32 (0f...)
+  bool isDouble = false; // or of an f64 (0d... or decimal)
   u32 line = 0;
 };
 

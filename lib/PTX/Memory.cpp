@@ -110,7 +110,7 @@ void kvcache::ptx::globalAccess(Warp &w, const Instr &i, const u64 *a, u32 mask,
                                 u32 n, Access access, Where &x) {
   const LaunchOptions &options = w.launch->options;
   const bool writes = access == Access::Store || access == Access::Atomic;
-  x.space = Space::Global;
+  x.global = mask;
   x.ok = mask;
   x.anyInit = false;
   u64 lo = ~0ull, hi = 0, low = 0;
@@ -233,28 +233,8 @@ u32 kvcache::ptx::sharedAccess(Warp &w, const Instr &i, const u64 *a, u32 mask,
   return ok;
 }
 
-/// Generic addresses: all active lanes must point into one space, which is so
-/// for what compilers produce.
-static Space resolve(Warp &w, const Instr &i, u64 *a) {
-  if (i.space != Space::Generic)
-    return i.space;
-  u64 window = a[__builtin_ctz(w.lanes)] >> 48;
-  if (window == sharedWindow >> 48) {
-    for (int l = 0; l < 32; ++l)
-      a[l] -= sharedWindow;
-    return Space::Shared;
-  }
-  if (window == localWindow >> 48) {
-    for (int l = 0; l < 32; ++l)
-      a[l] -= localWindow;
-    return Space::Local;
-  }
-  return Space::Global;
-}
-
-void kvcache::ptx::locate(Warp &w, const Instr &i, u64 *a, u32 n, Access access,
-                          Where &x, u32 raceMask) {
-  Space space = resolve(w, i, a);
+static void locateIn(Space space, Warp &w, const Instr &i, u64 *a, u32 n,
+                     Access access, Where &x, u32 raceMask) {
   Cta &c = *w.cta;
   const LaunchOptions &options = w.launch->options;
   switch (space) {
@@ -309,8 +289,51 @@ void kvcache::ptx::locate(Warp &w, const Instr &i, u64 *a, u32 n, Access access,
     }
   }
   }
-  x.space =
-      space == Space::Generic || space == Space::Const ? Space::Global : space;
+}
+
+void kvcache::ptx::locate(Warp &w, const Instr &i, u64 *a, u32 n, Access access,
+                          Where &x, u32 raceMask) {
+  if (i.space != Space::Generic) {
+    locateIn(i.space, w, i, a, n, access, x, raceMask);
+    return;
+  }
+  // Lanes may point into different spaces: one after the other.
+  const u32 lanes = w.lanes;
+  Where all;
+  for (u32 rest = lanes; rest; rest &= ~w.lanes) {
+    const u64 window = a[__builtin_ctz(rest)] >> 48;
+    const bool shared = window == sharedWindow >> 48,
+               local = window == localWindow >> 48;
+    const u64 start = shared ? sharedWindow : local ? localWindow : 0;
+    w.lanes = 0;
+    for (u32 m = rest; m; m &= m - 1) {
+      int l = __builtin_ctz(m);
+      const u64 other = a[l] >> 48;
+      const bool same =
+          start ? other == window
+                : other != sharedWindow >> 48 && other != localWindow >> 48;
+      if (!same)
+        continue;
+      w.lanes |= 1u << l;
+      a[l] -= start;
+    }
+    locateIn(shared  ? Space::Shared
+             : local ? Space::Local
+                     : Space::Global,
+             w, i, a, n, access, x, raceMask);
+    if (w.lanes == lanes)
+      return;
+    for (u32 m = x.ok; m; m &= m - 1) {
+      int l = __builtin_ctz(m);
+      all.host[l] = x.host[l];
+      all.init[l] = x.anyInit ? x.init[l] : nullptr;
+    }
+    all.ok |= x.ok;
+    all.global |= x.global & w.lanes;
+    all.anyInit |= x.anyInit;
+  }
+  w.lanes = lanes;
+  x = all;
 }
 
 //===----------------------------------------------------------------------===//
@@ -388,6 +411,8 @@ static void load(Warp &w, const Instr &i) {
   Where x;
   readAddresses(w, i, 0, a);
   w.checkUse(i, i.s[0], w.lanes, "address");
+  if (i.flags)
+    w.notePoll();
   u32 n = u32(i.width) * i.vec;
   locate(w, i, a, n, Access::Load, x, ~0u);
   for (int e = 0; e < i.vec; ++e) {
@@ -487,7 +512,7 @@ static void storeInit(Warp &w, const Instr &i, const Where &x, const u64 *a,
           x.init[l][e * i.width + k] = valid;
       }
     }
-    if (!bad || x.space != Space::Global)
+    if (!bad || !(x.global >> l & 1))
       continue;
     Buffer *b = w.cta->findBuffer(a[l], a[l] + n);
     if (b && b->uninitStore == UninitStore::Report)
@@ -597,6 +622,7 @@ bool kvcache::ptx::lowerMemory(Builder &b, const Statement &s, Instr &i) {
     i.space = spaceOf(s);
     i.strong = s.has("volatile") || s.has("relaxed") || s.has("acquire") ||
                s.has("release");
+    i.flags = i.strong; // a load that may wait for others
     if (i.space == Space::Shared && s.has("volatile"))
       i.strong = false; // volatile alone orders no lanes
     bool stores = op == "st";

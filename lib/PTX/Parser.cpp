@@ -48,6 +48,11 @@ u32 alignTo(u32 value, u32 alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
+/// Deeper braces, operands and calls are refused: they are parsed recursively.
+constexpr size_t maxDepth = 200;
+/// Of a kernel with all its calls inlined.
+constexpr size_t maxInstructions = 1u << 18;
+
 /// Token cursor with the error messages.
 struct Cursor {
   const std::vector<Token> &tokens;
@@ -113,6 +118,11 @@ struct Declaration {
   bool open = false; // name[]
 };
 
+// What is declared at most in one state space, and of one variable.
+constexpr u32 maxSharedBytes = 1u << 20, maxLocalBytes = 1u << 19,
+              maxParameterBytes = 1u << 15;
+constexpr u64 maxVariableBytes = (1u << 28) - (1u << 20);
+
 Declaration parseDeclaration(Cursor &c) {
   Declaration d;
   u32 alignment = 0, vector = 1;
@@ -144,12 +154,32 @@ Declaration parseDeclaration(Cursor &c) {
     if (c.eat("]")) {
       d.open = true;
     } else {
-      d.count *= u64(c.integer());
+      s64 count = c.integer();
+      if (count < 0 || u64(count) > maxVariableBytes)
+        c.fail("number of elements out of range in front of this");
+      d.count *= u64(count);
+      d.count = std::min(d.count, maxVariableBytes + 1);
       c.expect("]");
     }
-  if (d.alignment == 0 || d.count > (1ull << 32))
-    c.fail("size or alignment out of range in front of this");
+  if (d.alignment & (d.alignment - 1) || !d.alignment || d.alignment > 4096)
+    c.fail("alignment out of range in front of this; expected a power of two "
+           "up to 4096");
+  if (d.elementSize * d.count > maxVariableBytes)
+    c.fail("variable larger than 255 MiB in front of this");
   return d;
+}
+
+/// The offset of a variable behind `used` bytes of its state space.
+u32 place(const Cursor &c, const Declaration &d, u32 &used, u32 limit) {
+  u64 offset = alignTo(used, d.alignment);
+  u64 end = offset + d.elementSize * d.count;
+  if (end > limit)
+    c.fail(std::to_string(end) +
+           " bytes declared in one state space in front of this; expected at "
+           "most " +
+           std::to_string(limit));
+  used = u32(end);
+  return u32(offset);
 }
 
 class KernelParser : public Builder {
@@ -180,6 +210,7 @@ private:
   std::vector<std::string> dynamicNames;
   SymbolTable paramSymbols;
   u32 currentLine = 0;
+  int operandDepth = 0;
 
   void startRegion(const std::string &name);
   int lookup(const std::string &name) const;
@@ -213,6 +244,15 @@ struct ModuleParser {
   std::vector<std::string> dynamicNames;
   bool hasDynamic = false;
   u64 nextAddress;
+  /// A kernel, and the shared memory of the module that is declared before it.
+  struct Entry {
+    size_t pos;
+    u32 sharedStatic, dynamicAlignment;
+    size_t dynamicNames;
+    bool hasDynamic;
+  };
+  std::vector<Entry> entries;
+  std::vector<std::string> allDynamicNames;
 
   ModuleParser(ModuleImpl &m, const std::vector<Token> &tokens)
       : module(m), c{tokens} {
@@ -223,12 +263,19 @@ struct ModuleParser {
   }
 
   void parse();
+  /// Of a function whose address is taken. Calls through it are refused, so
+  /// it is in no state space. Null: no function of this name.
+  const Symbol *functionSymbol(const std::string &name) const {
+    static const Symbol nowhere{Space::Generic, 0};
+    return functions.count(name) ? &nowhere : nullptr;
+  }
   void declareShared();
   void declareVariable(bool constant);
   void initialiser(const Declaration &d, GlobalVariable &v);
   std::vector<FunctionParam> functionParams();
   void parseFunction();
-  void parseEntry();
+  void laterEntry();
+  void parseEntry(const Entry &entry);
 };
 
 //===----------------------------------------------------------------------===//
@@ -244,9 +291,8 @@ void ModuleParser::declareShared() {
     hasDynamic = true;
     return;
   }
-  sharedStatic = alignTo(sharedStatic, d.alignment);
-  globals[d.name] = {Space::Shared, sharedStart + sharedStatic};
-  sharedStatic += u32(d.elementSize * d.count);
+  globals[d.name] = {Space::Shared,
+                     sharedStart + place(c, d, sharedStatic, maxSharedBytes)};
 }
 
 void ModuleParser::initialiser(const Declaration &d, GlobalVariable &v) {
@@ -261,9 +307,12 @@ void ModuleParser::initialiser(const Declaration &d, GlobalVariable &v) {
       bool negative = c.eat("-");
       if (c.peek().kind == Token::Number) {
         bits = c.peek().value;
-        if (c.peek().isFloat && element == 4 && c.peek().text.size() > 10) {
-          float f = float(__builtin_bit_cast(double, bits));
-          bits = __builtin_bit_cast(u32, f);
+        if (c.peek().isDouble && element == 4)
+          bits =
+              __builtin_bit_cast(u32, float(__builtin_bit_cast(double, bits)));
+        if (negative && c.peek().isFloat) {
+          bits ^= 1ull << (8 * element - 1);
+          negative = false;
         }
         ++c.pos;
       } else {
@@ -274,9 +323,11 @@ void ModuleParser::initialiser(const Declaration &d, GlobalVariable &v) {
           c.expect(")");
         }
         auto it = globals.find(name);
-        if (it == globals.end())
+        const Symbol *symbol =
+            it == globals.end() ? functionSymbol(name) : &it->second;
+        if (!symbol)
           c.fail("unknown name '" + name + "' in an initialiser");
-        bits = it->second.address;
+        bits = symbol->address;
         if (c.eat("+"))
           bits += u64(c.integer());
       }
@@ -299,8 +350,6 @@ void ModuleParser::declareVariable(bool constant) {
   GlobalVariable v;
   v.constant = constant;
   u64 bytes = d.elementSize * d.count;
-  if (bytes > (1u << 28) - (1u << 20))
-    c.fail("variable larger than 255 MiB");
   v.data.assign(bytes, 0);
   nextAddress = (nextAddress + d.alignment - 1) / d.alignment * d.alignment;
   v.address = nextAddress;
@@ -333,7 +382,7 @@ void ModuleParser::parseFunction() {
   std::string name = c.name();
   f.params = functionParams();
   while (!c.is("{") && !c.is(";")) // .noreturn and the like
-    ++c.pos;
+    c.name();
   if (c.eat(";")) {
     functions.emplace(name, f);
     return;
@@ -343,7 +392,26 @@ void ModuleParser::parseFunction() {
   functions[name] = f;
 }
 
-void ModuleParser::parseEntry() {
+/// Kernels are read when all functions are known: some are defined behind
+/// their callers.
+void ModuleParser::laterEntry() {
+  entries.push_back(
+      {c.pos, sharedStatic, dynamicAlignment, dynamicNames.size(), hasDynamic});
+  while (!c.is("{")) {
+    if (c.peek().kind == Token::End)
+      c.fail("expected '{'");
+    ++c.pos;
+  }
+  c.skipBlock();
+}
+
+void ModuleParser::parseEntry(const Entry &e) {
+  c.pos = e.pos;
+  sharedStatic = e.sharedStatic;
+  dynamicAlignment = e.dynamicAlignment;
+  dynamicNames.assign(allDynamicNames.begin(),
+                      allDynamicNames.begin() + long(e.dynamicNames));
+  hasDynamic = e.hasDynamic;
   std::string name = c.name();
   if (module.kernels.count(name))
     c.fail("kernel " + name + " is defined twice; expected a new name");
@@ -400,11 +468,14 @@ void ModuleParser::parse() {
     } else if (c.eat(".func")) {
       parseFunction();
     } else if (c.eat(".entry")) {
-      parseEntry();
+      laterEntry();
     } else if (!c.eat(";")) {
       c.fail("expected .entry, .func or another module-scope directive");
     }
   }
+  allDynamicNames = dynamicNames;
+  for (const Entry &e : entries)
+    parseEntry(e);
 }
 
 //===----------------------------------------------------------------------===//
@@ -422,6 +493,8 @@ Symbol KernelParser::symbol(const std::string &name) {
     if (it != table->end())
       return it->second;
   }
+  if (const Symbol *function = module.functionSymbol(name))
+    return *function;
   throw SyntaxError("unknown name '" + name + "'");
 }
 
@@ -454,8 +527,12 @@ int KernelParser::lookup(const std::string &name) const {
 }
 
 int KernelParser::newRegisters(const std::string &type, int n) {
+  if (n < 1)
+    c.fail("expected at least one register in front of this");
   if (type == ".pred") {
     int base = int(kernel.numPredicates);
+    if (base + s64(n) >= specialId)
+      c.fail("expected fewer than 50,000 predicates");
     kernel.numPredicates += u32(n);
     return -2 - base;
   }
@@ -463,7 +540,7 @@ int KernelParser::newRegisters(const std::string &type, int n) {
   if (!t.kind)
     c.fail("unknown register type " + type + " in front of this");
   int base = int(registers.size());
-  if (base + n >= specialId)
+  if (base + s64(n) >= specialId)
     c.fail("expected fewer than 50,000 registers");
   registers.insert(registers.end(), size_t(n), {u8(t.units())});
   return base;
@@ -476,7 +553,7 @@ void KernelParser::declareRegisters() {
   do {
     std::string name = c.name();
     if (c.eat("<")) {
-      int count = int(c.integer());
+      int count = int(std::min<s64>(c.integer(), specialId));
       c.expect(">");
       int first = newRegisters(type, count);
       scopes.back().ranges.push_back({name, first, count});
@@ -499,17 +576,15 @@ void KernelParser::declareMemory(Space space) {
         kernel.hasDynamicShared = true;
         continue;
       }
-      u32 &used = kernel.info.staticSharedBytes;
-      used = alignTo(used, d.alignment);
-      paramSymbols[d.name] = {Space::Shared, sharedStart + used};
-      used += u32(d.elementSize * d.count);
+      paramSymbols[d.name] = {Space::Shared,
+                              sharedStart + place(c, d,
+                                                  kernel.info.staticSharedBytes,
+                                                  maxSharedBytes)};
       continue;
     }
     // .local, and .param variables of calls, which live in local memory.
-    u32 &used = kernel.info.localBytes;
-    used = alignTo(used, d.alignment);
-    scopes.back().symbols[d.name] = {Space::Local, used};
-    used += u32(d.elementSize * d.count);
+    scopes.back().symbols[d.name] = {
+        Space::Local, place(c, d, kernel.info.localBytes, maxLocalBytes)};
   } while (c.eat(","));
   c.expect(";");
 }
@@ -545,14 +620,12 @@ void KernelParser::params() {
   while (!c.eat(")")) {
     c.expect(".param");
     Declaration d = parseDeclaration(c);
-    u32 size = u32(d.elementSize * d.count);
-    u32 offset = alignTo(info.parameterBytes, d.alignment);
+    u32 size = u32(d.elementSize * d.count), declared = d.alignment;
     // .ptr .align describes what is pointed at.
-    bool scalar = d.count == 1 && d.type.kind != 'b';
-    if (scalar || size == 8)
-      offset = alignTo(info.parameterBytes, size);
-    info.parameters.push_back({d.name, offset, size, d.alignment});
-    info.parameterBytes = offset + size;
+    if ((d.count == 1 && d.type.kind != 'b') || size == 8)
+      d.alignment = size;
+    u32 offset = place(c, d, info.parameterBytes, maxParameterBytes);
+    info.parameters.push_back({d.name, offset, size, declared});
     paramSymbols[d.name] = {Space::Param, offset};
     c.eat(",");
   }
@@ -626,7 +699,9 @@ Operand KernelParser::simpleOperand() {
   }
   if (c.eat("-")) {
     o = operand();
-    o.imm = o.isFloat ? o.imm ^ (1ull << 63) : 0 - o.imm;
+    o.imm = o.isDouble  ? o.imm ^ 1ull << 63
+            : o.isFloat ? o.imm ^ 1ull << 31
+                        : 0 - o.imm;
     return o;
   }
   if (c.eat("~")) {
@@ -642,6 +717,7 @@ Operand KernelParser::simpleOperand() {
   if (c.peek().kind == Token::Number) {
     o.imm = c.peek().value;
     o.isFloat = c.peek().isFloat;
+    o.isDouble = c.peek().isDouble;
     ++c.pos;
     return o;
   }
@@ -709,11 +785,17 @@ Operand KernelParser::simpleOperand() {
 }
 
 Operand KernelParser::operand() {
+  if (++operandDepth > int(maxDepth))
+    c.fail("expected at most " + std::to_string(maxDepth) +
+           " operands inside each other");
   Operand o = simpleOperand();
   if (c.eat("|")) {
     Operand second = operand();
+    if (second.kind != Operand::Pred && second.kind != Operand::Sink)
+      c.fail("expected a predicate behind '|' in front of this");
     o.id2 = second.kind == Operand::Sink ? -1 : second.id;
   }
+  --operandDepth;
   return o;
 }
 
@@ -736,6 +818,8 @@ bool KernelParser::lower(const Statement &s, Instr &i) {
                               lowerPredicate, lowerMemory,    lowerMatrix,
                               lowerWarpWide,  lowerAsyncCopy, lowerAtomic};
   const Instr fresh = i;
+  widerRegisters =
+      s.op() == "cvt" || s.op() == "ld" || s.op() == "st" || s.op() == "ldu";
   for (Lower one : all) {
     i = fresh;
     if (one(*this, s, i))
@@ -825,6 +909,9 @@ void KernelParser::instruction(const std::string &op, int guard, bool negated,
   for (int n = 0; n < i.nd; ++n)
     if (i.d[n] < registers.size() && registers[i.d[n]].units == 2)
       i.wide |= u8(1 << n);
+  if (kernel.code.size() >= maxInstructions)
+    throw SyntaxError("expected at most " + std::to_string(maxInstructions) +
+                      " instructions, those of called functions included");
   kernel.code.push_back(i);
 }
 
@@ -862,6 +949,9 @@ void KernelParser::call(const std::string &op, u32 line) {
     refuse(op + " of " + name + " (recursion)", line);
     return;
   }
+  if (callStack.size() == maxDepth)
+    c.fail("expected at most " + std::to_string(maxDepth) +
+           " calls inside each other");
   inlineFunction(name, it->second, results, arguments, line);
 }
 
@@ -918,6 +1008,9 @@ void KernelParser::block(size_t outerDepth) {
     if (c.peek().kind == Token::End)
       c.fail("expected '}'");
     if (c.eat("{")) {
+      if (scopes.size() == maxDepth)
+        c.fail("expected at most " + std::to_string(maxDepth) +
+               " blocks inside each other");
       scopes.push_back({});
       scopes.back().id = scopeCount++;
     } else if (c.eat("}")) {
@@ -1021,6 +1114,8 @@ void KernelParser::finish() {
     kernel.leader[f.instr + 1] = 1;
   }
   kernel.info.instructions = u32(kernel.code.size()) - 1;
+  if (kernel.numPredicates >= specialId)
+    throw SyntaxError("expected fewer than 50,000 predicates");
   kernel.info.virtualRegisters = u32(registers.size());
   if (kernel.info.unsupported.empty())
     allocateRegisters(kernel, registers);

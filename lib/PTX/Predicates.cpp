@@ -119,26 +119,138 @@ template <class T, class C> void slct(Warp &w, const Instr &i) {
   auto c = in<C>(w, i.s[2]);
   each<T>(w, i.d[0], [=](int l) {
     Box<T> x = a[l], y = b[l];
-    return unbox<T>(unbox<C>(c[l]) >= 0 ? x : y);
+    return unbox<T>(Comparable<C>::get(c[l]) >= 0 ? x : y);
+  });
+}
+template <class T> Handler slctFor(const Statement &s, Type t) {
+  return t.kind == 's'  ? slct<T, s32>
+         : s.has("ftz") ? slct<T, FlushedFloat>
+                        : slct<T, float>;
+}
+
+//===----------------------------------------------------------------------===//
+// set, and setp of packed halves: one lane after the other
+//===----------------------------------------------------------------------===//
+
+template <class T> bool compareAs(int c, T a, T b) {
+  const bool unordered = a != a || b != b;
+  if (c >= EqU && c <= GeU)
+    return unordered || compareAs(c - EqU, a, b);
+  switch (c) {
+  case Eq:
+    return a == b;
+  case Ne:
+    return a != b && !unordered;
+  case Lt:
+    return a < b;
+  case Le:
+    return a <= b;
+  case Gt:
+    return a > b;
+  case Ge:
+    return a >= b;
+  case Num:
+    return !unordered;
+  default:
+    return unordered;
+  }
+}
+
+// i.imm: kind of the source type | kind of the result << 8; i.width: bits of a
+// compared value; i.flags: comparison << 2 | as for setp | ftz << 7.
+bool compareBits(const Instr &i, u64 a, u64 b) {
+  const int c = i.flags >> 2 & 15;
+  switch (char(i.imm & 255)) {
+  case 'f':
+    if (i.width == 64)
+      return compareAs(c, __builtin_bit_cast(double, a),
+                       __builtin_bit_cast(double, b));
+    if (i.flags >> 7 & 1)
+      return compareAs(c, Comparable<FlushedFloat>::get(u32(a)),
+                       Comparable<FlushedFloat>::get(u32(b)));
+    return compareAs(c, __builtin_bit_cast(float, u32(a)),
+                     __builtin_bit_cast(float, u32(b)));
+  case 'h':
+  case 'H':
+    return compareAs(c, float(unbox<f16>(u32(a))), float(unbox<f16>(u32(b))));
+  case 'B':
+  case 'X':
+    return compareAs(c, Comparable<BFloat>::get(u32(a)),
+                     Comparable<BFloat>::get(u32(b)));
+  case 's':
+    return compareAs(c, s64(a << (64 - i.width)) >> (64 - i.width),
+                     s64(b << (64 - i.width)) >> (64 - i.width));
+  default:
+    return compareAs(c, a << (64 - i.width), b << (64 - i.width));
+  }
+}
+
+/// Bit n of the result: half n, or the whole of a type that is not packed.
+u32 compareHalves(const Warp &w, const Instr &i, int l) {
+  const bool packed = (i.imm & 255) == 'H' || (i.imm & 255) == 'X';
+  auto value = [&](u16 slot) -> u64 {
+    return i.width == 64 ? w.r<u64>(slot)[l] : w.r<u32>(slot)[l];
+  };
+  u64 a = value(i.s[0]), b = value(i.s[1]);
+  if (!packed)
+    return compareBits(i, a, b);
+  return u32(compareBits(i, a & 0xffff, b & 0xffff)) |
+         u32(compareBits(i, a >> 16, b >> 16)) << 1;
+}
+
+bool combined(const Instr &i, bool r, u32 predicate, int l) {
+  const bool c = predicate >> l & 1;
+  switch (i.flags & 3) { // 1 and, 2 or, 3 xor
+  case 1:
+    return r & c;
+  case 2:
+    return r | c;
+  case 3:
+    return r ^ c;
+  }
+  return r;
+}
+
+/// All ones or 1.0 instead of a predicate.
+void set(Warp &w, const Instr &i) {
+  const bool packed = (i.imm & 255) == 'H' || (i.imm & 255) == 'X';
+  u32 yes = 0;
+  switch (char(i.imm >> 8 & 255)) {
+  case 'f':
+    yes = 0x3f800000;
+    break;
+  case 'h':
+  case 'H':
+    yes = 0x3c00;
+    break;
+  case 'B':
+  case 'X':
+    yes = 0x3f80;
+    break;
+  default:
+    yes = packed ? 0xffff : ~0u;
+  }
+  const u32 predicate = getPredicate(w, i.ps, i.psNeg);
+  each<u32>(w, i.d[0], [&](int l) {
+    u32 halves = compareHalves(w, i, l), r = 0;
+    for (int h = 0; h < (packed ? 2 : 1); ++h)
+      if (combined(i, halves >> h & 1, predicate, l))
+        r |= yes << (16 * h);
+    return r;
   });
 }
 
-/// set: all ones or 1.0 instead of a predicate.
-template <class T, int C, bool FloatResult> void set(Warp &w, const Instr &i) {
-  auto a = in<T>(w, i.s[0]), b = in<T>(w, i.s[1]);
-  each<u32>(w, i.d[0], [=](int l) {
-    bool r = compare<T, C>(unbox<T>(a[l]), unbox<T>(b[l]));
-    return r ? (FloatResult ? 0x3f800000u : ~0u) : 0u;
-  });
-}
-template <class T, bool FloatResult> Handler setFor(int c) {
-  static const Handler table[] = {
-      set<T, 0, FloatResult>,  set<T, 1, FloatResult>,  set<T, 2, FloatResult>,
-      set<T, 3, FloatResult>,  set<T, 4, FloatResult>,  set<T, 5, FloatResult>,
-      set<T, 6, FloatResult>,  set<T, 7, FloatResult>,  set<T, 8, FloatResult>,
-      set<T, 9, FloatResult>,  set<T, 10, FloatResult>, set<T, 11, FloatResult>,
-      set<T, 12, FloatResult>, set<T, 13, FloatResult>};
-  return table[c];
+/// One predicate a half.
+void setpPacked(Warp &w, const Instr &i) {
+  const u32 predicate = getPredicate(w, i.ps, i.psNeg);
+  u32 r[2] = {0, 0};
+  for (int l = 0; l < 32; ++l) {
+    u32 halves = compareHalves(w, i, l);
+    for (int h = 0; h < 2; ++h)
+      r[h] |= u32(combined(i, halves >> h & 1, predicate, l)) << l;
+  }
+  putPredicate(w, i.pd[0], r[0]);
+  putPredicate(w, i.pd[1], r[1]);
 }
 
 // Predicate logic: imm holds the two source ids (none: false), bit n of flags
@@ -211,6 +323,19 @@ void ctaBarrier(Warp &w, const Instr &i) {
   int l = __builtin_ctz(w.lanes);
   w.barrierId = w.r<u32>(i.s[0])[l];
   w.barrierCount = i.s[1] == none ? 0 : w.r<u32>(i.s[1])[l];
+  if (!w.launch->options.synccheck)
+    return;
+  const u32 most = u32(w.cta->warps.size()) * 32;
+  if (w.barrierId > 15)
+    w.report(FindingKind::Sync, i, l,
+             "barrier " + std::to_string(w.barrierId) +
+                 "; a block has barriers 0 to 15");
+  if (i.s[1] != none &&
+      (w.barrierCount % 32 || !w.barrierCount || w.barrierCount > most))
+    w.report(FindingKind::Sync, i, l,
+             "barrier for " + std::to_string(w.barrierCount) +
+                 " threads; expected a multiple of 32 up to the " +
+                 std::to_string(most) + " of this block");
 }
 
 int comparisonOf(const Statement &s) {
@@ -244,6 +369,8 @@ bool lowerSetp(Builder &b, const Statement &s, Instr &i) {
     i.flags |= 1 << 8;
   if (o[0].kind == Operand::Pred)
     i.pd[0] = u16(o[0].id);
+  else if (o[0].kind != Operand::Sink)
+    return false;
   if (o[0].id2 >= 0)
     i.pd[1] = u16(o[0].id2);
   i.s[0] = b.source(o[1], t.units());
@@ -261,6 +388,12 @@ bool lowerSetp(Builder &b, const Statement &s, Instr &i) {
   case 'h':
     fn = setpFor<f16>(c);
     break;
+  case 'H':
+  case 'X':
+    fn = setpPacked;
+    i.imm = t.kind;
+    i.flags = u16((i.flags & 3) | c << 2);
+    break;
   case 'B':
     fn = setpFor<BFloat>(c);
     break;
@@ -275,15 +408,53 @@ bool lowerSetp(Builder &b, const Statement &s, Instr &i) {
   return choose(i, fn, InstrClass::Predicate, TaintRule::Compare);
 }
 
+/// set.cmp(.boolop)(.ftz).dtype.stype
+bool lowerSet(Builder &b, const Statement &s, Instr &i) {
+  const std::vector<Operand> &o = s.operands;
+  const int c = comparisonOf(s);
+  const size_t n = s.parts.size();
+  if (c < 0 || n < 4 || o.size() < 3)
+    return false;
+  const Type d = parseType(s.parts[n - 2]), t = parseType(s.parts[n - 1]);
+  const bool packed = t.kind == 'H' || t.kind == 'X';
+  const bool integer = d.kind == 'u' || d.kind == 's';
+  const bool combines = s.has("and") || s.has("or") || s.has("xor");
+  if (n != 4 + size_t(combines) + size_t(s.has("ftz")) ||
+      o.size() != 3 + size_t(combines))
+    return false;
+  // Halves of floats compare to halves of floats, or of integers.
+  const bool half = t.kind == 'h' || t.kind == 'B' || packed;
+  if (!strchr("busfhBHX", t.kind) || t.bits < 16 ||
+      !(half ? d.kind == t.kind || (integer && (!packed || d.bits == 32))
+             : (integer || d.kind == 'f') && d.bits == 32))
+    return false;
+  if (!lowerOperands(b, s, i, 1, {t.units(), t.units()}))
+    return false;
+  if (combines)
+    i.ps = b.predicateSource(o[3], i.psNeg);
+  i.imm = t.kind | d.kind << 8;
+  i.width = packed ? 16 : t.bits;
+  i.flags = u16(c << 2 |
+                (s.has("and")   ? 1
+                 : s.has("or")  ? 2
+                 : s.has("xor") ? 3
+                                : 0) |
+                int(s.has("ftz") && t.kind == 'f') << 7);
+  return choose(i, set, InstrClass::Logic, TaintRule::Whole);
+}
+
 bool lowerPredicateLogic(const Statement &s, Instr &i) {
   const std::vector<Operand> &o = s.operands;
   const std::string &op = s.op();
-  if (o.empty() || o[0].kind != Operand::Pred)
+  if (o.size() != (op == "mov" || op == "not" ? 2 : 3) ||
+      o[0].kind != Operand::Pred)
     return false;
   i.pd[0] = u16(o[0].id);
   i.imm = 0;
   for (size_t n = 1; n < o.size(); ++n) {
     bool isPredicate = o[n].kind == Operand::Pred;
+    if (!isPredicate && o[n].kind != Operand::Imm)
+      return false;
     i.imm |= s64(isPredicate ? u16(o[n].id) : none) << (16 * (n - 1));
     if (isPredicate ? o[n].negated : o[n].imm != 0)
       i.flags |= u16(1 << (n - 1));
@@ -304,6 +475,8 @@ bool lowerBarrier(Builder &b, const Statement &s, Instr &i) {
   const std::vector<Operand> &o = s.operands;
   i.cls = InstrClass::Barrier;
   i.taint = TaintRule::Own;
+  if (o.empty())
+    return false;
   if (s.has("warp")) {
     i.control = Control::WarpBarrier;
     i.hasMemberMask = true;
@@ -378,32 +551,17 @@ bool kvcache::ptx::lowerPredicate(Builder &b, const Statement &s, Instr &i) {
   }
   if (op == "slct") {
     // slct.b32.s32: the first type is the data's.
-    Type data = parseType(s.parts[1] == "ftz" ? s.parts[2] : s.parts[1]);
-    if (t.bits != 32)
+    bool flushes = s.has("ftz");
+    if (s.parts.size() != (flushes ? 4 : 3) || o.size() != 4 || t.bits != 32 ||
+        (t.kind != 'f' && (t.kind != 's' || flushes)))
       return false;
-    int du = data.units();
-    if (!lowerOperands(b, s, i, du, {du, du, 1}))
-      return false;
-    bool isFloat = t.kind == 'f';
-    return choose(i,
-                  du == 2 ? (isFloat ? slct<u64, float> : slct<u64, s32>)
-                          : (isFloat ? slct<u32, float> : slct<u32, s32>),
+    int du = parseType(s.parts[flushes ? 2 : 1]).units();
+    return lowerOperands(b, s, i, du, {du, du, 1}) &&
+           choose(i, du == 2 ? slctFor<u64>(s, t) : slctFor<u32>(s, t),
                   InstrClass::Logic, TaintRule::Select);
   }
-  if (op == "set") { // set.cmp.dtype.stype
-    int c = comparisonOf(s);
-    Type d = parseType(s.parts[s.parts.size() - 2]);
-    if (c < 0 || d.bits != 32 || t.bits != 32 || o.size() != 3 || s.has("ftz"))
-      return false;
-    if (!lowerOperands(b, s, i, 1, {1, 1}))
-      return false;
-    bool f = d.kind == 'f';
-    Handler fn =
-        t.kind == 'f'  ? (f ? setFor<float, true>(c) : setFor<float, false>(c))
-        : t.isSigned() ? (f ? setFor<s32, true>(c) : setFor<s32, false>(c))
-                       : (f ? setFor<u32, true>(c) : setFor<u32, false>(c));
-    return choose(i, fn, InstrClass::Logic, TaintRule::Whole);
-  }
+  if (op == "set")
+    return lowerSet(b, s, i);
   if (op == "testp") {
     if (o.size() != 2 || t.kind != 'f')
       return false;

@@ -18,7 +18,8 @@ struct Operand {
   enum Kind { Reg, Pred, Imm, Vec, Addr, Sym, Special, Sink } kind = Imm;
   int id = -1;  // register / predicate / special register
   int id2 = -1; // second half of "a|b"; -1: none
-  bool negated = false, isFloat = false;
+  bool negated = false;
+  bool isFloat = false, isDouble = false; // imm: bits of an f32, of an f64
   u64 imm = 0;
   s64 offset = 0;                // Addr
   std::string name;              // Sym
@@ -26,7 +27,7 @@ struct Operand {
 };
 
 /// kind: b u s f, h (f16), H (f16x2), B (bf16), X (bf16x2), p (pred),
-/// e (e4m3x2), E (e5m2x2), t (tf32), 0 (not a type).
+/// e (e4m3x2), E (e5m2x2), t (tf32), w (u16x2), W (s16x2), 0 (not a type).
 struct Type {
   char kind = 0;
   u8 bits = 0;
@@ -78,6 +79,7 @@ struct Builder {
   std::vector<VirtualRegister> registers;
   std::map<std::pair<u64, int>, u16> constantIds;
   u16 carryFlag = none;
+  bool widerRegisters = false;
 
   explicit Builder(Kernel &k) : kernel(k) {}
   virtual ~Builder() = default;
@@ -91,6 +93,7 @@ struct Builder {
   }
 
   u16 constant(u64 bits, int units);
+  u16 dataRegister(const Operand &o, int units) const;
   u16 source(const Operand &o, int units);
   u16 destination(const Operand &o, int units);
   u16 scratch(int units);

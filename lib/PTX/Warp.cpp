@@ -3,7 +3,11 @@
 // Diverged lanes are kept in groups; the group with the smallest pc runs, and
 // groups that meet at one pc merge. A .sync instruction waits for the lanes of
 // its member mask; if they cannot come, that is a finding, and execution goes
-// on with the lanes that are there.
+// on with the lanes that are there. Lanes with different masks (tiles of a
+// warp) execute it mask by mask.
+//
+// A group that polls memory while others could run lets the others go first now
+// and then: the lane that it waits for may be one of them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -83,6 +87,7 @@ void Warp::setup(Cta &owner, u32 warp, u32 threads) {
   id = warp;
   state = Ready;
   yield = forced = quiet = false;
+  polls = 0;
   steps = stepsSinceYield = 0;
   pc = 0;
   nextMerge = INT32_MAX;
@@ -151,10 +156,13 @@ void Warp::schedule() {
   nextMerge = INT32_MAX;
   if (others.empty())
     return;
+  bool othersFirst = polls >= pollsInARow;
+  if (othersFirst && ++polls >= pollsInARow + 64)
+    polls = 0;
   int best = -1;
   for (size_t g = 0; g < others.size(); ++g)
     if (!others[g].blocked &&
-        (best < 0 || others[g].pc < others[size_t(best)].pc))
+        (best < 0 || (others[g].pc < others[size_t(best)].pc) != othersFirst))
       best = int(g);
   if (best < 0) { // every group waits at a different .sync instruction
     best = 0;
@@ -191,20 +199,39 @@ void Warp::schedule() {
       nextMerge = std::min(nextMerge, g.pc);
 }
 
+/// Of `among`, the lanes with the member mask of the first one.
+u32 Warp::sameMask(const Instr &i, u32 among) const {
+  if (!i.hasMemberMask || i.s[i.ns - 1] >= kernel->constantBase)
+    return among;
+  const u32 *masks = r<u32>(i.s[i.ns - 1]);
+  const u32 first = masks[__builtin_ctz(among)];
+  u32 same = 0;
+  for (u32 m = among; m; m &= m - 1)
+    same |= u32(masks[__builtin_ctz(m)] == first) << __builtin_ctz(m);
+  return same;
+}
+
 /// A .sync instruction needs all lanes of its member mask. False: this group
 /// has to wait for others.
 bool Warp::converged(const Instr &i) {
   u32 need = ~0u;
-  bool check = launch->options.synccheck;
   if (i.hasMemberMask) {
-    need = r<u32>(i.s[i.ns - 1])[__builtin_ctz(active)];
-    if (check && (need & active) != active && i.guard == none)
-      report(FindingKind::Sync, i, __builtin_ctz(active & ~need),
-             "executing lane is not in the member mask " + hex(need));
-    if (check && (need & ~alive))
-      report(FindingKind::Sync, i, __builtin_ctz(active),
-             "member mask " + hex(need) +
-                 " names lanes that have exited (alive: " + hex(alive) + ")");
+    need = 0;
+    for (u32 rest = lanes; rest;) {
+      const u32 same = sameMask(i, rest);
+      const u32 mask = r<u32>(i.s[i.ns - 1])[__builtin_ctz(same)];
+      need |= mask;
+      rest &= ~same;
+      if (!launch->options.synccheck)
+        continue;
+      if (same & ~mask)
+        report(FindingKind::Sync, i, __builtin_ctz(same & ~mask),
+               "executing lane is not in the member mask " + hex(mask));
+      if (mask & ~alive)
+        report(FindingKind::Sync, i, __builtin_ctz(same),
+               "member mask " + hex(mask) +
+                   " names lanes that have exited (alive: " + hex(alive) + ")");
+    }
   }
   need &= alive;
   if ((need & ~active) == 0 || forced) {
@@ -346,11 +373,13 @@ void Warp::run() {
           ++counters->warpBarriers;
         if ((mask | ~alive) == ~0u)
           cta->warpBarrier(*this);
-      } else if (mask) {
-        lanes = mask;
-        if (taintLive)
-          taintBefore(i);
-        i.fn(*this, i);
+      } else {
+        for (u32 rest = mask; rest; rest &= ~lanes) {
+          lanes = sameMask(i, rest);
+          if (taintLive)
+            taintBefore(i);
+          i.fn(*this, i);
+        }
       }
       ++pc;
       break;

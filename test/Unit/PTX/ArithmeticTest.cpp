@@ -142,6 +142,57 @@ TEST_F(ArithmeticTest, SelectAndCompare) {
   EXPECT_EQ(one("set.lt.u32.u32 %r4, %r1, %r2;", 1, 2), ~0u);
 }
 
+TEST_F(ArithmeticTest, ComparisonsOfHalvesAreNotThoseOfTheirBits) {
+  // (-1, 2) and (1, NaN), lower half first; as bits -1 is above 1.
+  const uint32_t a = 0x4000bc00, b = 0x7e003c00, bx = 0x4000bf80,
+                 by = 0x7fc03f80;
+  EXPECT_EQ(one("set.lt.f16x2.f16x2 %r4, %r1, %r2;", a, b), 0x3c00u);
+  EXPECT_EQ(one("set.ltu.f16x2.f16x2 %r4, %r1, %r2;", a, b), 0x3c003c00u);
+  EXPECT_EQ(one("set.gt.u32.f16x2 %r4, %r2, %r1;", a, b), 0xffffu);
+  EXPECT_EQ(one("set.lt.bf16x2.bf16x2 %r4, %r1, %r2;", bx, by), 0x3f80u);
+  EXPECT_EQ(one("set.nan.u32.bf16x2 %r4, %r2, %r2;", bx, by), 0xffff0000u);
+  EXPECT_EQ(one("set.eq.f16x2.f16x2 %r4, %r1, %r2;", 0x80000000, 0),
+            0x3c003c00u);
+  EXPECT_EQ(one("mov.b32 {%h1, %h2}, %r1; set.nan.f16.f16 %h3, %h2, %h2;\n"
+                "cvt.u32.u16 %r4, %h3;",
+                b),
+            0x3c00u);
+  EXPECT_EQ(one("setp.lt.f16x2 %p1|%p2, %r1, %r2; selp.u32 %r4, 1, 0, %p1;\n"
+                "@%p2 or.b32 %r4, %r4, 2;",
+                a, b),
+            1u);
+  EXPECT_EQ(one("setp.eq.u32 %p1, %r1, %r1; set.lt.xor.u32.f32 %r4, %r1, %r2, "
+                "%p1;",
+                bitsOf(-1), bitsOf(1)),
+            0u);
+  EXPECT_EQ(one("set.lt.s32.s32 %r4, %r1, %r2;", ~0u, 1), ~0u);
+  EXPECT_EQ(one("set.lt.f32.u32 %r4, %r1, %r2;", ~0u, 1), 0u);
+  EXPECT_EQ(one("set.eq.ftz.f32.f32 %r4, %r1, %r2;", 1, 0x80000002), bitsOf(1));
+  EXPECT_EQ(one("slct.ftz.f32.f32 %r4, %r1, %r2, %r3;", 1, 2, 0x80000001), 1u);
+  EXPECT_EQ(one("slct.f32.f32 %r4, %r1, %r2, %r3;", 1, 2, 0x80000001), 2u);
+}
+
+TEST_F(ArithmeticTest, PackedIntegersAndRelu) {
+  // (-2, 300) and (5, -7), lower half first.
+  const uint32_t a = 0x012cfffe, b = 0xfff90005;
+  EXPECT_EQ(one("add.u16x2 %r4, %r1, %r2;", a, b), 0x01250003u);
+  EXPECT_EQ(one("max.s16x2 %r4, %r1, %r2;", a, b), 0x012c0005u);
+  EXPECT_EQ(one("max.u16x2 %r4, %r1, %r2;", a, b), 0xfff9fffeu);
+  EXPECT_EQ(one("min.s16x2.relu %r4, %r1, %r2;", a, b), 0u);
+  EXPECT_EQ(one("max.s16x2.relu %r4, %r1, %r2;", a, 0), 0x012c0000u);
+  EXPECT_EQ(one("min.s32.relu %r4, %r1, %r2;", uint32_t(-4), 9), 0u);
+  EXPECT_EQ(one("max.s32.relu %r4, %r1, %r2;", uint32_t(-4), 9), 9u);
+}
+
+TEST_F(ArithmeticTest, LiteralsOfF32) {
+  EXPECT_EQ(one("mov.f32 %r4, 1.5;", 0), bitsOf(1.5f));
+  EXPECT_EQ(one("mov.f32 %r4, -0.1;", 0), bitsOf(-0.1f));
+  EXPECT_EQ(one("add.f32 %r4, %r1, 2.5e+3;", bitsOf(1)), bitsOf(2501));
+  EXPECT_EQ(one("mov.f32 %r4, 0d3FF8000000000000;", 0), bitsOf(1.5f));
+  EXPECT_EQ(one("mov.f32 %r4, 0f3FC00000;", 0), bitsOf(1.5f));
+  EXPECT_EQ(wide("mov.f64 %d14, -0.25;", 0), 0xbfd0000000000000ull);
+}
+
 TEST_F(ArithmeticTest, FloatRoundingModes) {
   const float tiny = std::ldexp(1.f, -30);
   EXPECT_EQ(oneFloat("add.rn.f32 %r4, %r1, %r2;", 1, tiny), 1.f);

@@ -195,6 +195,38 @@ TEST_F(ConvertTest, Integers) {
   EXPECT_EQ(one("cvt.sat.f32.f32 %r4, %r1;", bitsOf(1.5f)), bitsOf(1));
 }
 
+TEST_F(ConvertTest, SaturationToFiniteAndRelu) {
+  const uint32_t inf = 0x7f800000, minus = 0x80000000, nan = 0x7fc00001;
+  const uint32_t big = bitsOf(1e9f), neg = bitsOf(-3);
+  auto tf32 = [&](const std::string &how, uint32_t x) {
+    return one("cvt." + how + ".tf32.f32 %r4, %r1;", x);
+  };
+  EXPECT_EQ(tf32("rna.satfinite", inf), 0x7f7fe000u);
+  EXPECT_EQ(tf32("rna.satfinite", 0x7f7fffff | minus), 0xff7fe000u);
+  EXPECT_EQ(tf32("rna", 0x7f7fffff), inf);
+  EXPECT_EQ(tf32("rn.satfinite", nan), 0x7fffffffu);
+  EXPECT_EQ(tf32("rn.relu", neg), 0u);
+  EXPECT_EQ(tf32("rz", 0x3f803fff), 0x3f802000u);
+  auto scalar = [&](const std::string &how, uint32_t x) {
+    return one("cvt." + how + ".f32 %h1, %r1; cvt.u32.u16 %r4, %h1;", x);
+  };
+  EXPECT_EQ(scalar("rn.satfinite.f16", big), 0x7bffu);
+  EXPECT_EQ(scalar("rn.satfinite.f16", inf | minus), 0xfbffu);
+  EXPECT_EQ(scalar("rn.satfinite.bf16", inf), 0x7f7fu);
+  EXPECT_EQ(scalar("rn.satfinite.bf16", nan), 0x7fffu);
+  EXPECT_EQ(one("cvt.rn.satfinite.f16x2.f32 %r4, %r1, %r2;", big, inf | minus),
+            0x7bfffbffu);
+  EXPECT_EQ(one("cvt.rn.relu.satfinite.bf16x2.f32 %r4, %r1, %r2;", inf, neg),
+            0x7f7f0000u);
+  // -1, NaN and 1, -0.5.
+  EXPECT_EQ(
+      one("cvt.u16.u32 %h1, %r1; cvt.rn.relu.f16x2.e4m3x2 %r4, %h1;", 0xb8ff),
+      0x00007fffu);
+  EXPECT_EQ(
+      one("cvt.u16.u32 %h1, %r1; cvt.rn.relu.f16x2.e5m2x2 %r4, %h1;", 0x3cb8),
+      0x3c000000u);
+}
+
 TEST_F(ConvertTest, Tf32RoundsTiesAway) {
   EXPECT_EQ(one("cvt.rna.tf32.f32 %r4, %r1;", 0x3f801000), 0x3f802000u);
   EXPECT_EQ(one("cvt.rn.tf32.f32 %r4, %r1;", 0x3f801000), 0x3f800000u);

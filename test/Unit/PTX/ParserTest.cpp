@@ -53,6 +53,63 @@ TEST_F(ParserTest, ErrorsNameFileLineAndWhatWasExpected) {
              "line 7");
 }
 
+TEST_F(ParserTest, NumbersAndSizesAreBounded) {
+  const std::string registers = ".reg .b32 %r<4>; .reg .b64 %d<4>;\n"
+                                ".reg .pred %p<4>;\n";
+  std::string deep(100000, '('), blocks(1000, '{'), calls;
+  for (int n = 0; n < 300; ++n)
+    calls += ".func f" + std::to_string(n) + "() { call f" +
+             std::to_string(n + 1) + "; ret; }\n";
+  std::string doubled = ".func g0() { ret; }\n";
+  for (int n = 1; n < 40; ++n) {
+    std::string call = " call g" + std::to_string(n - 1) + ";";
+    doubled += ".func g" + std::to_string(n) + "() {" + call + call + " }\n";
+  }
+  const std::pair<std::string, std::string> bad[] = {
+      {entry(registers + "mov.u32 %r1, 99999999999999999999;"), "64 bits"},
+      {entry(registers + "mov.u32 %r1, 09;"), "base 8"},
+      {entry(registers + "mov.u32 %r1, 0x;"), "base 16"},
+      {entry(registers + "mov.f32 %r1, 0f3f;"), "8 hexadecimal digits"},
+      {entry(registers + "mov.u32 %r1, " + deep + "1;"), "inside each other"},
+      {entry(blocks + std::string(1000, '}')), "blocks inside each other"},
+      {entry(".reg .b32 %r<-1>;"), "at least one register"},
+      {entry(".reg .b32 %r<99999999999>;"), "50,000 registers"},
+      {entry(".reg .pred %p<70000>;"), "50,000 predicates"},
+      {entry(".local .b8 l[1000000];"), "expected at most 524288"},
+      {entry(".shared .b8 s[4294967296];"), "out of range"},
+      {entry(".shared .b64 s[131073];"), "expected at most 1048576"},
+      {entry(".shared .align 3 .b8 s[4];"), "power of two"},
+      {".global .b8 g[65536][65536][65536][65536];", "255 MiB"},
+      {".entry k(.param .b8 p[99999]) { ret; }", "expected at most 32768"},
+      {".func f", "expected a name"},
+      {".func f()", "expected a name"},
+      {".entry k", "expected '{'"},
+      {calls + ".func f300() { ret; }\n" + entry("call f0;"),
+       "calls inside each other"},
+      {doubled + entry("call g39;"), "instructions, those of called"},
+      {entry(registers + "setp.eq.u32 %p1|%r1, %r2, %r3;"),
+       "a predicate behind '|'"},
+      {entry(registers + "add.u64 %d1, %d2, %r1;"), "register of 64 bits"},
+      {entry(registers + "add.u32 %r1, %r2, %d1;"), "up to 32 bits"},
+      {entry(registers + "st.global.b64 [%d1], %r1;"), "register of 64 bits"},
+  };
+  for (auto &[text, part] : bad) {
+    std::string e = parseError(text);
+    EXPECT_HAS(e, part) << text.substr(0, 200);
+    EXPECT_HAS(e, "bad.ptx: line ");
+  }
+}
+
+/// A function whose address is taken: what calls it is refused, the rest runs.
+TEST_F(ParserTest, IndirectCallsAreRefusedByName) {
+  const std::string functions =
+      ".func f() { ret; }\n.global .align 8 .u64 table[1] = {f};\n";
+  std::string text =
+      functions + entry(".reg .b64 %d<2>;\nmov.u64 %d1, f; call %d1, p;");
+  EXPECT_HAS(launchError(text), "indirect call");
+  EXPECT_EQ(launchError(functions + entry("ret;")), "");
+}
+
 TEST_F(ParserTest, UnknownInstructionsAreRefusedAtLaunch) {
   std::string text = entry(".reg .b32 %r<4>; .reg .b64 %d<2>;\n"
                            "wgmma.fence.sync.aligned;\n"

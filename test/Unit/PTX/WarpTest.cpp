@@ -81,6 +81,73 @@ TEST_F(WarpTest, VotesMatchesReductions) {
             perLane([](int l) { return (1u << l) - 1; }));
 }
 
+/// Tiles of a warp, as cooperative groups make them: one instruction, and each
+/// tile with a member mask of its own.
+TEST_F(WarpTest, TilesHaveTheirOwnMemberMasks) {
+  const std::string tile = "and.b32 %r5, %r1, 24; shl.b32 %r6, 255, %r5;\n"
+                           "setp.ge.u32 %p1, %r1, 11;\n";
+  EXPECT_EQ(each(tile + "shfl.sync.idx.b32 %r4, %r1, 3, 6175, %r6;", lanes()),
+            perLane([](int l) { return l / 8 * 8 + 3; }));
+  EXPECT_EQ(each(tile + "vote.sync.ballot.b32 %r4, %p1, %r6;", lanes()),
+            perLane([](int l) {
+              return l < 8 ? 0 : l < 16 ? 0xf800 : 0xffu << (l & 24);
+            }));
+  EXPECT_EQ(each(tile + "vote.sync.all.pred %p2, %p1, %r6;\n"
+                        "selp.u32 %r4, 1, 0, %p2;",
+                 lanes()),
+            perLane([](int l) { return l >= 16; }));
+  EXPECT_EQ(each(tile + "redux.sync.add.u32 %r4, %r1, %r6;", lanes()),
+            perLane([](int l) { return 28 + l / 8 * 64; }));
+  // The destination may be the register of the masks.
+  EXPECT_EQ(
+      each(tile + "match.any.sync.b32 %r6, 7, %r6; mov.u32 %r4, %r6;", lanes()),
+      perLane([](int l) { return 0xffu << (l & 24); }));
+  EXPECT_EQ(each(tile + "bar.warp.sync %r6; mov.u32 %r4, 1;", lanes()),
+            perLane([](int) { return 1; }));
+  // A lane outside of its own mask, and a lane of the mask that stays away.
+  std::vector<uint32_t> out(32);
+  uint64_t p = add(out);
+  const std::string foreign = "and.b32 %r5, %r0, 24; shl.b32 %r6, 255, %r5;\n";
+  expectOnly(FindingKind::Sync,
+             launch(kernel(foreign + "setp.eq.u32 %p1, %r0, 9;\n"
+                                     "@%p1 mov.u32 %r6, 255;\n"
+                                     "shfl.sync.idx.b32 %r4, %r0, 3, 6175, "
+                                     "%r6; st.global.u32 [%d3], %r4;"),
+                    {p}));
+}
+
+/// A lane that spins on a lock lets the lane that holds it go on.
+TEST_F(WarpTest, LanesOfOneWarpTakeALockInTurn) {
+  std::vector<uint32_t> cells(2), out(1);
+  uint64_t p = add(cells), q = add(out);
+  LaunchReport report = launch(
+      kernel("Spin: atom.global.cas.b32 %r5, [%d0], 0, 1;\n"
+             "setp.ne.u32 %p2, %r5, 0; @%p2 bra Spin;\n"
+             "ld.volatile.global.u32 %r6, [%d0+4]; add.u32 %r6, %r6, 1;\n"
+             "st.volatile.global.u32 [%d0+4], %r6;\n"
+             "atom.global.exch.b32 %r7, [%d0], 0;"),
+      {p, q});
+  expectClean(report);
+  EXPECT_EQ(cells[1], 32u);
+}
+
+TEST_F(WarpTest, LanesPointIntoDifferentSpaces) {
+  // Lane 0 of 4: shared memory, 1 and 2: global memory, 3: local memory.
+  EXPECT_EQ(
+      each(".shared .align 4 .b32 s[32]; .local .align 4 .b8 stack[8];\n"
+           ".reg .b64 %l<6>; shl.b32 %r5, %r1, 2; mov.u32 %r6, s;\n"
+           "add.u32 %r6, %r6, %r5; cvt.u64.u32 %l1, %r6;\n"
+           "cvta.shared.u64 %l1, %l1; mov.u64 %l2, stack;\n"
+           "cvta.local.u64 %l2, %l2; and.b32 %r7, %r1, 3;\n"
+           "setp.eq.u32 %p1, %r7, 0; setp.eq.u32 %p2, %r7, 3;\n"
+           "selp.b64 %l3, %l1, %d4, %p1; selp.b64 %l3, %l2, %l3, %p2;\n"
+           "add.u32 %r8, %r1, 100; st.u32 [%l3], %r8; ld.u32 %r9, [%l3];\n"
+           "atom.add.u32 %r10, [%l3], 5; @!%p2 ld.u32 %r9, [%l3];\n"
+           "mov.u32 %r4, %r9;",
+           lanes()),
+      perLane([](int l) { return (l & 3) == 3 ? 100 + l : 105 + l; }));
+}
+
 TEST_F(WarpTest, DivergedLanesReconverge) {
   // Each lane loops lane & 3 times, then all meet at a vote.
   EXPECT_EQ(each("and.b32 %r5, %r1, 3; mov.u32 %r4, 0; setp.eq.u32 %p5, 0, 0;\n"
@@ -128,6 +195,20 @@ TEST_F(WarpTest, CallsAreInlined) {
               int x = l > 20 ? l : 2 * l;
               return x > 20 ? x : 2 * x;
             }));
+}
+
+TEST_F(WarpTest, FunctionsMayBeDefinedBehindTheirCallers) {
+  const std::string text =
+      kernel("{ .param .b32 a; .param .b32 r; st.param.b32 [a], %r0;\n"
+             "call.uni (r), three, (a); ld.param.b32 %r5, [r]; }\n"
+             "st.global.u32 [%d3], %r5;",
+             ".func (.param .b32 r) three(.param .b32 x);\n") +
+      ".func (.param .b32 r) three(.param .b32 x)\n{ .reg.b32 a;\n"
+      "ld.param.u32 a, [x]; mul.lo.u32 a, a, 3; st.param.b32 [r], a; ret; }\n";
+  std::vector<uint32_t> out(32);
+  uint64_t p = add(out);
+  expectClean(launch(text, {p}));
+  EXPECT_EQ(out, perLane([](int l) { return 3 * l; }));
 }
 
 TEST_F(WarpTest, LocalMemoryIsPerThread) {
@@ -220,6 +301,22 @@ TEST_F(WarpTest, AtomicsReturnTheOldValue) {
       EXPECT_EQ(out[31], c.last) << op;
       machine.clearBuffers();
     }
+}
+
+/// PTX ISA, atom: add of f32 flushes subnormal numbers in global memory only.
+TEST_F(WarpTest, AtomicAddsOfSubnormalNumbers) {
+  std::vector<uint32_t> cells{1, bitsOf(-0x1p-126f)}, out(2);
+  uint64_t p = add(cells), q = add(out);
+  expectClean(launch(
+      kernel("st.shared.u32 [s], 1; red.global.add.f32 [%d0], 0f00000001;\n"
+             "red.shared.add.f32 [s], 0f00000001; ld.shared.u32 %r1, [s];\n"
+             "atom.global.add.f32 %r2, [%d0+4], 0f007fffff;\n"
+             "st.global.v2.u32 [%d1], {%r1, %r2};",
+             ".shared .align 4 .b32 s;"),
+      {p, q}, 1));
+  EXPECT_EQ(cells[0], 0u);
+  EXPECT_EQ(cells[1], bitsOf(-0x1p-126f));
+  EXPECT_EQ(out[0], 2u);
 }
 
 TEST_F(WarpTest, CompareAndSwap) {
