@@ -10,6 +10,7 @@
 #include "kvcache/Bundle/Bundle.h"
 #include "kvcache/Support/FP8.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +46,8 @@ Expected<std::vector<Term>> parseFormula(std::string_view formula) {
 }
 
 struct Values {
-  double softmaxScale = 0, k = 0, v = 0, softCap = 0;
+  double softmaxScale = 0, softCap = 0;
+  double q = 1, k = 0, v = 0, o = 1;
 };
 
 /// The product in double, rounded once; nullopt for a name that is not known
@@ -61,6 +63,10 @@ std::optional<float> evaluate(const std::vector<Term> &terms,
       factor = values.k;
     else if (term.name == "v_scale" || term.name == "v_scale[head]")
       factor = values.v;
+    else if (term.name == "q_scale")
+      factor = values.q;
+    else if (term.name == "o_scale")
+      factor = values.o;
     else if (term.name == "log2(e)")
       factor = std::log2(std::exp(1.0));
     else if (term.name == "soft_cap" && values.softCap > 0)
@@ -74,10 +80,21 @@ std::optional<float> evaluate(const std::vector<Term> &terms,
   return float(product);
 }
 
+/// Others follow from no scale that a checkpoint gives.
+bool hasCheckpointScale(std::string_view formula) {
+  for (std::string_view name : {"q_scale", "k_scale", "v_scale", "o_scale"})
+    if (formula.find(name) != std::string_view::npos)
+      return true;
+  return false;
+}
+
 /// The softmax scale may have been a double that the manifest shows rounded:
-/// those that could have been meant.
-std::vector<double> softmaxCandidates(float shown) {
+/// those that could have been meant. `config`: that of config.json, if any.
+std::vector<double> softmaxCandidates(float shown,
+                                      std::optional<double> config) {
   std::vector<double> candidates = {double(shown)};
+  if (config && float(*config) == shown)
+    candidates.push_back(*config);
   double width = std::round(1 / (double(shown) * double(shown)));
   if (width >= 1 && width < 1e6)
     for (double exact : {1 / std::sqrt(width), std::pow(width, -0.5)})
@@ -117,6 +134,8 @@ std::optional<CacheType> cacheTypeOf(ElementType type) {
     return CacheType::F16;
   case ElementType::F32:
     return CacheType::F32;
+  case ElementType::U8:
+    return CacheType::FP8DSMLA;
   default:
     return std::nullopt;
   }
@@ -140,8 +159,9 @@ Provenance provenanceOf(ScaleProvenance provenance) {
 
 class Rebinder {
 public:
-  Rebinder(Manifest &manifest, const ScaleTable &table)
-      : manifest(manifest), table(table) {}
+  Rebinder(Manifest &manifest, const ScaleTable &table,
+           const std::map<std::string, double> &softmaxScales)
+      : manifest(manifest), table(table), softmaxScales(softmaxScales) {}
 
   Error run() {
     for (Layer &layer : manifest.layers)
@@ -196,13 +216,56 @@ private:
     };
     if (Error error = take(layer.kScale, ScaleRole::K))
       return error;
-    if (Error error = take(layer.vScale, ScaleRole::V))
+    // A latent row is both K and V, under one scale.
+    if (layer.isLatent())
+      layer.vScale = layer.kScale;
+    else if (Error error = take(layer.vScale, ScaleRole::V))
       return error;
+    if (layer.qScale)
+      if (Error error = take(*layer.qScale, ScaleRole::Q))
+        return error;
+    if (layer.oScale)
+      if (Error error = take(*layer.oScale, ScaleRole::O))
+        return error;
     layer.compatibility = cacheCompatibility(layer);
     const Layer &old = before[layer.id];
+    // Host code has the constants of what it quantizes and dequantizes itself.
+    bool hasHost = std::any_of(
+        manifest.programs.begin(), manifest.programs.end(),
+        [](const Program &program) { return program.host.has_value(); });
+    bool hostQuantizes = hasHost && layer.buffers.querySource.empty();
+    if (hostQuantizes && layer.qScale && !sameBits(*layer.qScale, *old.qScale))
+      return hostScaleChanged(layer, "q", *old.qScale, *layer.qScale);
+    if (hasHost && layer.oScale && !sameBits(*layer.oScale, *old.oScale))
+      return hostScaleChanged(layer, "o", *old.oScale, *layer.oScale);
     changedLayers += !sameBits(layer.kScale, old.kScale) ||
-                     !sameBits(layer.vScale, old.vScale);
+                     !sameBits(layer.vScale, old.vScale) ||
+                     (layer.qScale && !sameBits(*layer.qScale, *old.qScale)) ||
+                     (layer.oScale && !sameBits(*layer.oScale, *old.oScale));
     return Error::success();
+  }
+
+  static Error hostScaleChanged(const Layer &layer, const char *role,
+                                const ManifestScale &old,
+                                const ManifestScale &now) {
+    return makeError("layer " + layer.name + ": the host code was compiled " +
+                     "for the " + role + " scale " +
+                     formatFloat(old.value.value()) + ", but the new one is " +
+                     formatFloat(now.value.value()) + "; compile again");
+  }
+
+  static Values valuesOf(const Layer &layer, int64_t head, double softmaxScale,
+                         double softCap) {
+    Values values;
+    values.softmaxScale = softmaxScale;
+    values.softCap = softCap;
+    values.k = double(layer.kScale.ofHead(head));
+    values.v = double(layer.vScale.ofHead(head));
+    if (layer.qScale)
+      values.q = double(layer.qScale->value.value());
+    if (layer.oScale)
+      values.o = double(layer.oScale->value.value());
+    return values;
   }
 
   static bool sameBits(const ManifestScale &a, const ManifestScale &b) {
@@ -264,9 +327,7 @@ private:
         continue;
       head = argument.from == lastFormula ? head + 1 : 0;
       lastFormula = argument.from;
-      // "no soft_cap" and others that follow from no scale.
-      if (argument.from.find("k_scale") == std::string::npos &&
-          argument.from.find("v_scale") == std::string::npos)
+      if (!hasCheckpointScale(argument.from))
         continue;
       Expected<std::vector<Term>> terms = parseFormula(argument.from);
       if (!terms)
@@ -294,10 +355,14 @@ private:
                        const Layer &old, const Layer &now, int64_t head,
                        double softCap) {
     std::optional<float> result;
-    for (double softmax : softmaxCandidates(old.softmaxScale.value())) {
+    auto config = softmaxScales.find(old.name);
+    for (double softmax :
+         softmaxCandidates(old.softmaxScale.value(),
+                           config == softmaxScales.end()
+                               ? std::nullopt
+                               : std::optional<double>(config->second))) {
       std::optional<float> was =
-          evaluate(terms, {softmax, double(old.kScale.ofHead(head)),
-                           double(old.vScale.ofHead(head)), softCap});
+          evaluate(terms, valuesOf(old, head, softmax, softCap));
       if (!was)
         return makeError("the constant '" + argument.from +
                          "' has a factor that only the compiler knows; "
@@ -305,8 +370,7 @@ private:
       if (bitsOfFloat(*was) != argument.f32.bits)
         continue;
       std::optional<float> value =
-          evaluate(terms, {softmax, double(now.kScale.ofHead(head)),
-                           double(now.vScale.ofHead(head)), softCap});
+          evaluate(terms, valuesOf(now, head, softmax, softCap));
       if (result && bitsOfFloat(*result) != bitsOfFloat(*value))
         return makeError("the constant '" + argument.from +
                          "' depends on digits of the softmax scale that the "
@@ -326,8 +390,52 @@ private:
 
   Manifest &manifest;
   const ScaleTable &table;
+  const std::map<std::string, double> &softmaxScales;
   std::map<std::string, Layer> before;
 };
+
+/// Errors where config.json says that this is another model than that of the
+/// bundle. Returns the layers' softmax scales as it gives them.
+std::map<std::string, double>
+compareWithConfig(const Manifest &manifest, const Checkpoint &checkpoint,
+                  int64_t ranks, std::vector<Diagnostic> &diagnostics) {
+  std::map<std::string, double> softmaxScales;
+  if (!checkpoint.config())
+    return softmaxScales;
+  std::vector<AttentionRequest> requests;
+  for (const Layer &layer : manifest.layers) {
+    AttentionRequest request;
+    request.layer = layer.name;
+    request.headDim = layer.headDim;
+    if (layer.isLatent())
+      request.latentDim = layer.valueDim();
+    // Of several ranks, each has a part of the heads.
+    if (ranks == 1) {
+      request.queryHeads = layer.queryHeads;
+      request.kvHeads = layer.kvHeads;
+    }
+    if (layer.softmaxScaleFrom.rfind("config.json", 0) != 0)
+      request.softmaxScale = double(layer.softmaxScale.value());
+    requests.push_back(std::move(request));
+  }
+  AttentionTable table = resolveAttention(checkpoint.config(), requests);
+  for (Diagnostic &diagnostic : table.diagnostics)
+    if (diagnostic.severity == Severity::Error)
+      diagnostics.push_back(std::move(diagnostic));
+  for (const ResolvedAttention &found : table.layers) {
+    softmaxScales[found.layer] = found.softmaxScale.value;
+    for (const Layer &layer : manifest.layers)
+      if (layer.name == found.layer &&
+          float(found.softmaxScale.value) != layer.softmaxScale.value())
+        diagnostics.push_back(
+            {Severity::Error, layer.name, "", checkpoint.config()->path,
+             "layer " + layer.name + ": expected the bundle's softmax scale " +
+                 formatFloat(layer.softmaxScale.value()) + ", found " +
+                 formatDouble(found.softmaxScale.value) + " (" +
+                 found.softmaxScale.from + "); compile again"});
+  }
+  return softmaxScales;
+}
 
 } // namespace
 
@@ -351,9 +459,11 @@ int rebind(const RebindOptions &options) {
       return fail(options.bundle + ": layer " + layer.name +
                   " has a cache of " +
                   std::string(elementTypeName(layer.elementType)) +
-                  ", expected f8E4M3FN, f8E5M2, bf16, f16 or f32");
+                  ", expected f8E4M3FN, f8E5M2, u8, bf16, f16 or f32");
     request.cacheType = *type;
     request.kvHeads = layer.kvHeads;
+    request.queryIsFP8 = layer.qScale.has_value();
+    request.mla = layer.isLatent();
     for (const Layer &owner : bundle->manifest.layers) {
       if (&owner == &layer)
         break;
@@ -365,11 +475,13 @@ int rebind(const RebindOptions &options) {
     requests.push_back(std::move(request));
   }
   ScaleTable table = resolveScales(&*checkpoint, requests, read->scales);
+  std::map<std::string, double> softmaxScales = compareWithConfig(
+      bundle->manifest, *checkpoint, read->scales.tpSize, table.diagnostics);
   printDiagnostics(std::cerr, table.diagnostics, !options.quiet);
   if (table.hasErrors())
     return ExitError;
 
-  Rebinder rebinder(bundle->manifest, table);
+  Rebinder rebinder(bundle->manifest, table, softmaxScales);
   if (Error error = rebinder.run())
     return fail(options.bundle + ": " + error.message() +
                 "; the bundle is unchanged");

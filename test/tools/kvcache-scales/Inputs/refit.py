@@ -1,4 +1,4 @@
-"""Copies a checkpoint, its F32 k and v scales multiplied by a factor.
+"""Copies a checkpoint, its F32 k, v and q scales multiplied by a factor.
 
 usage: refit.py FROM TO FACTOR
 """
@@ -18,7 +18,7 @@ with open(os.path.join(target, "model.safetensors"), "r+b") as file:
     header = json.loads(file.read(length))
     changed = 0
     for name, tensor in header.items():
-        if not name.endswith((".k_scale", ".v_scale")):
+        if not name.endswith((".k_scale", ".v_scale", "_proj.output_scale")):
             continue
         assert tensor["dtype"] == "F32", name
         begin, end = tensor["data_offsets"]
