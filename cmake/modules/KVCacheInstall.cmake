@@ -71,4 +71,5 @@ write_basic_package_version_file(
 install(FILES
   ${PROJECT_BINARY_DIR}/cmake/KVCacheConfig.cmake
   ${PROJECT_BINARY_DIR}/cmake/KVCacheConfigVersion.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/modules/FindLibZip.cmake
   DESTINATION ${package_dir} COMPONENT Development)

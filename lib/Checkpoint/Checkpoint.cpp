@@ -297,17 +297,37 @@ static Error checkDeclarations(const std::optional<JsonFile> &file,
   return Error::success();
 }
 
+/// The folder of a checkpoint, which may be given by its only file.
+static Expected<std::string> findFolder(const std::string &path) {
+  if (!pathExists(path))
+    return makeError(path + ": no such checkpoint (expected a folder or a "
+                            ".safetensors file)");
+  if (isDirectory(path))
+    return path;
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+Expected<std::optional<JsonFile>>
+kvcache::readConfig(const std::string &checkpoint) {
+  Expected<std::string> folder = findFolder(checkpoint);
+  if (!folder)
+    return folder.error();
+  std::optional<JsonFile> config;
+  if (Error error = readJsonIfPresent(joinPath(*folder, "config.json"), config))
+    return error;
+  return config;
+}
+
 Expected<Checkpoint> Checkpoint::open(const std::string &path,
                                       bool tensorsOptional) {
   Checkpoint checkpoint;
   checkpoint.root = path;
-  if (!pathExists(path))
-    return makeError(path + ": no such checkpoint (expected a folder or a "
-                            ".safetensors file)");
-  std::string folder = path;
+  Expected<std::string> found = findFolder(path);
+  if (!found)
+    return found.error();
+  const std::string &folder = *found;
   if (!isDirectory(path)) {
-    size_t slash = path.rfind('/');
-    folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
     if (endsWith(path, ".json"))
       return makeError(path + ": expected a folder or a .safetensors file; "
                               "name the folder that holds this file");

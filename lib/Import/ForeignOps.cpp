@@ -430,14 +430,24 @@ OpOperand *ForeignCall::getOperand(StringRef operandName) const {
   return nullptr;
 }
 
-std::optional<StringRef> ForeignCall::getLayerName() const {
-  if (auto attr = dyn_cast_or_null<StringAttr>(getAttr("layer_name")))
-    return attr.getValue();
-  if (form != Form::TorchOperator)
-    return std::nullopt;
-  for (Value operand : op->getOperands())
-    if (auto value = dyn_cast_or_null<StringAttr>(getTorchConstant(operand)))
-      return value.getValue();
+std::optional<StringRef>
+ForeignCall::getLayerName(const ForeignOpSpec &spec) const {
+  StringRef attrName = spec.getAttributeName(ForeignAttributeRole::LayerName);
+  Attribute layer = getAttr(attrName);
+  // A constant of torch is an operand until readOperands() has seen it.
+  if (!layer && form == Form::TorchOperator)
+    for (auto [index, operand] : llvm::enumerate(op->getOperands())) {
+      StringRef name;
+      if (!operandNames && index < spec.operands.size())
+        name = spec.operands[index].name;
+      else if (operandNames && index < operandNames.size())
+        if (auto attr = dyn_cast<StringAttr>(operandNames[index]))
+          name = attr.getValue();
+      if (name == attrName)
+        layer = getTorchConstant(operand);
+    }
+  if (auto name = dyn_cast_or_null<StringAttr>(layer))
+    return name.getValue();
   return std::nullopt;
 }
 

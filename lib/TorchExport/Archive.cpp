@@ -31,7 +31,7 @@ Expected<std::string> mlir::kvcache::readModel(StringRef archive) {
     zip_source_free(source);
     return describe("not a zip archive");
   }
-  auto close = make_scope_exit([&] { zip_discard(zip); });
+  scope_exit close([&] { zip_discard(zip); });
 
   std::string model;
   for (zip_int64_t i = 0, e = zip_get_num_entries(zip, 0); i < e; ++i) {

@@ -15,6 +15,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/JSON.h"
+#include "llvm/Support/MathExtras.h"
 #include "llvm/Support/SourceMgr.h"
 
 using namespace mlir;
@@ -65,6 +66,15 @@ private:
     std::string where;
   };
   using Arguments = SmallVector<Argument, 0>;
+
+  static const Argument *findArgument(const Arguments &arguments,
+                                      const Twine &name) {
+    std::string text = name.str();
+    for (const Argument &argument : arguments)
+      if (argument.name == text)
+        return &argument;
+    return nullptr;
+  }
 
   Type torchType(const Twine &text) {
     return OpaqueType::get(builder.getStringAttr("torch"), text.str());
@@ -151,13 +161,32 @@ private:
         ->getResult(0);
   }
 
+  /// How a mutated operand of auto_functionalized_v2 lies in its base.
+  struct Mutated {
+    StringRef name;
+    unsigned base = 0;
+    enum { Whole, Reshaped, Strided, Sliced } kind = Whole;
+    SmallVector<Value> geometry; ///< sizes, strides, offset; dim, start, end
+    std::string viewSizes = {};  ///< Reshaped: as in a type
+    SmallVector<int64_t> baseSizes = {}; ///< Reshaped; -1: not known
+  };
+
   Type getTensorType(StringRef tensor, const Twine &where);
+  Type getClassType(const json::Object &object, const Twine &where);
   Value lookup(const json::Object &reference, StringRef key,
                const Twine &where);
   Value getSymInt(const json::Object &value, const Twine &where);
+  Value getScalar(const json::Value &value, StringRef type, const Twine &where);
+  Value getList(const json::Array &array, StringRef element,
+                const std::string &where);
   Value getArgument(const json::Object &argument, const std::string &where);
+  Value failKind(StringRef kind, const Twine &where);
 
+  void readInput(const json::Value &input, const json::Object *spec,
+                 const std::string &where, Block &body,
+                 SmallVectorImpl<DictionaryAttr> &attrs);
   void readNode(const json::Object &node, const std::string &where);
+  void readNodes(const json::Object &graph, SmallVectorImpl<Value> &results);
   void define(Value value, const std::string &symbol) {
     values[symbol] = value;
   }
@@ -165,9 +194,16 @@ private:
                 const json::Array &outputs, const std::string &where);
   void emitFunctionalized(StringRef target, const Arguments &arguments,
                           const json::Array &outputs, const std::string &where);
-  bool coversBase(const Arguments &arguments, StringRef mutated, StringRef base,
-                  SmallVectorImpl<int64_t> &baseSizes,
-                  const std::string &where);
+  void readBases(const Argument &all, const json::Array &bases,
+                 SmallVectorImpl<std::string> &names,
+                 SmallVectorImpl<Value> &values);
+  std::optional<Mutated> readMutated(StringRef name, const Argument &index,
+                                     const Arguments &arguments,
+                                     ArrayRef<std::string> bases);
+  bool coversBase(const Arguments &arguments, StringRef base, Mutated &mutated);
+  Value createView(const Mutated &mutated, Value base);
+  Value createUpdate(const Mutated &mutated, Value base, Value value);
+  std::string getTensorName(const json::Value &output, const std::string &at);
 };
 
 } // namespace
@@ -219,45 +255,87 @@ Value GraphReader::getSymInt(const json::Object &value, const Twine &where) {
   return lookup(value, "as_name", where);
 }
 
+/// The type of an object of this class. The name stands in the text of the
+/// type, so it may hold nothing but an identifier of Python.
+Type GraphReader::getClassType(const json::Object &object, const Twine &where) {
+  std::string name = getString(object, "class_fqn", where);
+  bool isName = llvm::all_of(
+      name, [](char c) { return llvm::isAlnum(c) || c == '_' || c == '.'; });
+  if (!isName || name.empty()) {
+    fail(where + ".class_fqn",
+         "expected the full name of a class, but found '" + name + "'");
+    name = "unknown";
+  }
+  return torchType("nn.Module<\"" + name + "\">");
+}
+
+Value GraphReader::failKind(StringRef kind, const Twine &where) {
+  fail(where, "'" + kind + "' is not supported");
+  return constant("none", {}, "none");
+}
+
+/// `type`: int, bool, string or float.
+Value GraphReader::getScalar(const json::Value &value, StringRef type,
+                             const Twine &where) {
+  if (type == "int") {
+    if (std::optional<int64_t> number = value.getAsInteger())
+      return constantInt(*number);
+  } else if (type == "bool") {
+    if (std::optional<bool> flag = value.getAsBoolean())
+      return constant("bool", builder.getBoolAttr(*flag), "bool");
+  } else if (type == "string") {
+    if (std::optional<StringRef> text = value.getAsString())
+      return constant("str", builder.getStringAttr(*text), "str");
+  } else if (type == "float") {
+    double number;
+    std::optional<StringRef> text = value.getAsString();
+    // JSON has no infinities: they come as words.
+    if (std::optional<double> plain = value.getAsNumber())
+      return constant("float", builder.getF64FloatAttr(*plain), "float");
+    if (text && !text->empty() && !text->getAsDouble(number))
+      return constant("float", builder.getF64FloatAttr(number), "float");
+  }
+  fail(where, "expected a value of the type '" + type + "'");
+  return constant("none", {}, "none");
+}
+
+static bool isScalar(StringRef type) {
+  return llvm::is_contained({"int", "float", "bool", "string"}, type);
+}
+
+/// `element`: what the list holds, as in the kind "as_tensors".
+Value GraphReader::getList(const json::Array &array, StringRef element,
+                           const std::string &where) {
+  SmallVector<Value> elements;
+  for (const json::Value &entry : array) {
+    if (isScalar(element))
+      elements.push_back(getScalar(entry, element, where));
+    else if (element == "tensor")
+      elements.push_back(lookup(asObject(entry, where), "name", where));
+    else if (element == "optional_tensor")
+      elements.push_back(getArgument(asObject(entry, where), where));
+    else if (element == "sym_int")
+      elements.push_back(getSymInt(asObject(entry, where), where));
+  }
+  StringRef type = element == "tensor"            ? "vtensor"
+                   : element == "optional_tensor" ? "optional<vtensor>"
+                   : element == "sym_int"         ? "int"
+                   : element == "string"          ? "str"
+                   : isScalar(element)            ? element
+                                                  : "";
+  return type.empty() ? failKind("as_" + element.str() + "s", where)
+                      : list(elements, type);
+}
+
 Value GraphReader::getArgument(const json::Object &argument,
                                const std::string &where) {
   StringRef kind;
   const json::Value *value;
   std::tie(kind, value) = getCase(argument, where);
-  auto unknown = [&]() -> Value {
-    fail(where, "'" + kind + "' is not supported");
-    return constant("none", {}, "none");
-  };
-  auto scalar = [&](const json::Value &element, StringRef type) -> Value {
-    if (type == "int") {
-      if (std::optional<int64_t> number = element.getAsInteger())
-        return constantInt(*number);
-    } else if (type == "bool") {
-      if (std::optional<bool> flag = element.getAsBoolean())
-        return constant("bool", builder.getBoolAttr(*flag), "bool");
-    } else if (type == "string") {
-      if (std::optional<StringRef> text = element.getAsString())
-        return constant("str", builder.getStringAttr(*text), "str");
-    } else if (type == "float") {
-      double number;
-      std::optional<StringRef> text = element.getAsString();
-      // JSON has no infinities: they come as words.
-      if (std::optional<double> plain = element.getAsNumber())
-        return constant("float", builder.getF64FloatAttr(*plain), "float");
-      if (text && !text->empty() && !text->getAsDouble(number))
-        return constant("float", builder.getF64FloatAttr(number), "float");
-    }
-    fail(where, "expected a value of the kind '" + kind + "'");
-    return constant("none", {}, "none");
-  };
-  auto tensor = [&](const json::Value &element) {
-    return lookup(asObject(element, where), "name", where);
-  };
-
   if (kind == "as_none")
     return constant("none", {}, "none");
   if (kind == "as_tensor")
-    return tensor(*value);
+    return lookup(asObject(*value, where), "name", where);
   if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool") {
     const json::Object &symbol = asObject(*value, where);
     auto [inner, literal] = getCase(symbol, where);
@@ -269,16 +347,16 @@ Value GraphReader::getArgument(const json::Object &argument,
     for (const ScalarType &candidate : kScalarTypes)
       if (candidate.schema == value->getAsInteger())
         return constantInt(candidate.torch);
-    return unknown();
+    return failKind(kind, where);
   }
   if (kind == "as_memory_format") {
     std::optional<int64_t> number = value->getAsInteger();
     if (number && *number >= 1 && *number <= 4)
       return constantInt(kMemoryFormats[*number - 1]);
-    return unknown();
+    return failKind(kind, where);
   }
   if (kind == "as_layout") // strided is 7 here and 0 in c10
-    return value->getAsInteger() == 7 ? constantInt(0) : unknown();
+    return value->getAsInteger() == 7 ? constantInt(0) : failKind(kind, where);
   if (kind == "as_device") {
     const json::Object &device = asObject(*value, where);
     std::string text = getString(device, "type", where);
@@ -286,49 +364,19 @@ Value GraphReader::getArgument(const json::Object &argument,
       text += ":" + std::to_string(*index);
     return constant("device", builder.getStringAttr(text), "Device");
   }
-  if (kind == "as_custom_obj") {
+  if (kind == "as_custom_obj")
     // What it is did not survive the export; who needs it refuses it.
-    const json::Object &object = asObject(*value, where);
-    std::string type = getString(object, "class_fqn", where);
     return createOperator("export.custom_obj", {}, {},
-                          torchType("nn.Module<\"" + type + "\">"))
+                          getClassType(asObject(*value, where), where))
         ->getResult(0);
-  }
   StringRef element = kind;
-  if (element.consume_front("as_") && element.consume_back("s")) {
-    // The lists.
-    const json::Array *array = value->getAsArray();
-    if (!array)
-      return unknown();
-    SmallVector<Value> elements;
-    if (element == "tensor" || element == "optional_tensor") {
-      for (const json::Value &entry : *array) {
-        if (element == "tensor") {
-          elements.push_back(tensor(entry));
-          continue;
-        }
-        elements.push_back(getArgument(asObject(entry, where), where));
-      }
-      return list(elements,
-                  element == "tensor" ? "vtensor" : "optional<vtensor>");
-    }
-    if (element == "sym_int") {
-      for (const json::Value &entry : *array)
-        elements.push_back(getSymInt(asObject(entry, where), where));
-      return list(elements, "int");
-    }
-    if (llvm::is_contained({"int", "float", "bool", "string"}, element)) {
-      for (const json::Value &entry : *array)
-        elements.push_back(scalar(entry, element));
-      return list(elements, element == "string" ? "str" : element);
-    }
-    return unknown();
-  }
-  element = kind;
   element.consume_front("as_");
-  if (llvm::is_contained({"int", "float", "bool", "string"}, element))
-    return scalar(*value, element);
-  return unknown();
+  if (isScalar(element))
+    return getScalar(*value, element, where);
+  const json::Array *array = value->getAsArray();
+  if (array && element.consume_back("s"))
+    return getList(*array, element, where);
+  return failKind(kind, where);
 }
 
 //===----------------------------------------------------------------------===//
@@ -396,76 +444,217 @@ void GraphReader::emitCall(StringRef target, const Arguments &arguments,
   }
 }
 
-/// True if the view of `mutated` is all of its base, in the same order; the
-/// sizes of the base, -1 for one that is not known, are put into `baseSizes`.
-bool GraphReader::coversBase(const Arguments &arguments, StringRef mutated,
-                             StringRef base,
-                             SmallVectorImpl<int64_t> &baseSizes,
-                             const std::string &where) {
+/// "vtensor<[?,64],bf16>" of a value of this type in torch's dialect.
+static StringRef getTypeText(Value value) {
+  return cast<OpaqueType>(value.getType()).getTypeData();
+}
+
+/// A list of integers, some of which may be symbols; null if it is none.
+static const json::Array *getIntegers(const json::Object &object) {
+  const json::Array *array = object.getArray("as_sym_ints");
+  return array ? array : object.getArray("as_ints");
+}
+
+static std::optional<int64_t> getInteger(const json::Value &value) {
+  const json::Object *object = value.getAsObject();
+  return object ? object->getInteger("as_int") : value.getAsInteger();
+}
+
+namespace {
+
+/// Sizes, and the number of elements as a product of a number and of
+/// expressions.
+struct Shape {
+  SmallVector<int64_t> sizes;         ///< -1: not known
+  std::optional<int64_t> product = 1; ///< none: too large
+  SmallVector<std::string> unknown;
+
+  Shape(const json::Array &array, const json::Object &symInts) {
+    for (const json::Value &entry : array) {
+      std::optional<int64_t> number = getInteger(entry);
+      sizes.push_back(number.value_or(-1));
+      if (!number) {
+        unknown.push_back(getExpression(entry, symInts));
+        continue;
+      }
+      int64_t next;
+      if (!product || llvm::MulOverflow(*product, *number, next))
+        product.reset();
+      else
+        product = next;
+    }
+  }
+
+private:
+  static std::string getExpression(const json::Value &entry,
+                                   const json::Object &symInts) {
+    const json::Object *symbol = entry.getAsObject();
+    if (symbol)
+      if (std::optional<StringRef> name = symbol->getString("as_name"))
+        symbol = symInts.getObject(*name);
+    const json::Object *expression =
+        symbol ? symbol->getObject("as_expr") : nullptr;
+    return expression ? expression->getString("expr_str").value_or("").str()
+                      : "";
+  }
+};
+
+} // namespace
+
+/// True if the view is all of its base, in the same order; its sizes and those
+/// of the base are put into `mutated`.
+bool GraphReader::coversBase(const Arguments &arguments, StringRef base,
+                             Mutated &mutated) {
   auto get = [&](StringRef suffix) -> const json::Object * {
-    for (const Argument &argument : arguments)
-      if (argument.name == ("_" + mutated + suffix).str())
-        return argument.value;
-    return nullptr;
+    const Argument *found =
+        findArgument(arguments, "_" + mutated.name + suffix);
+    return found ? found->value : nullptr;
   };
   const json::Object *size = get("_size"), *stride = get("_stride"),
                      *offset = get("_storage_offset");
   const json::Object *meta = tensors->getObject(base);
   if (!size || !stride || !offset || !meta || offset->getInteger("as_int") != 0)
     return false;
-  // Elements as a product of numbers and of expressions.
-  auto describe = [&](const json::Array &sizes, int64_t &product,
-                      SmallVectorImpl<std::string> &unknown,
-                      SmallVectorImpl<int64_t> &numbers) {
-    for (const json::Value &entry : sizes) {
-      const json::Object *object = entry.getAsObject();
-      std::optional<int64_t> number =
-          object ? object->getInteger("as_int") : entry.getAsInteger();
-      numbers.push_back(number.value_or(-1));
-      if (number) {
-        product *= *number;
-        continue;
-      }
-      const json::Object *symbol = object;
-      if (object)
-        if (std::optional<StringRef> value = object->getString("as_name"))
-          symbol = symInts->getObject(*value);
-      const json::Object *expression =
-          symbol ? symbol->getObject("as_expr") : nullptr;
-      std::optional<StringRef> text =
-          expression ? expression->getString("expr_str") : std::nullopt;
-      unknown.push_back(text ? text->str() : "");
-    }
-  };
-  auto getSizes = [](const json::Object &object) -> const json::Array * {
-    const json::Array *array = object.getArray("as_sym_ints");
-    return array ? array : object.getArray("as_ints");
-  };
-  const json::Array *viewSizes = getSizes(*size),
-                    *viewStrides = getSizes(*stride),
+  const json::Array *viewSizes = getIntegers(*size),
+                    *viewStrides = getIntegers(*stride),
                     *ownSizes = meta->getArray("sizes");
   if (!viewSizes || !viewStrides || !ownSizes ||
       viewSizes->size() != viewStrides->size())
     return false;
-  int64_t viewCount = 1, baseCount = 1, ignored = 1;
-  SmallVector<std::string> viewUnknown, baseUnknown, strideUnknown;
-  SmallVector<int64_t> numbers, strides;
-  describe(*viewSizes, viewCount, viewUnknown, numbers);
-  describe(*ownSizes, baseCount, baseUnknown, baseSizes);
-  describe(*viewStrides, ignored, strideUnknown, strides);
+  Shape view(*viewSizes, *symInts), own(*ownSizes, *symInts);
   int64_t expected = 1;
-  for (int64_t i = numbers.size() - 1; i >= 0; --i) {
-    if (strides[i] != expected || (i && numbers[i] < 0))
+  for (int64_t i = view.sizes.size() - 1; i >= 0; --i)
+    if (getInteger((*viewStrides)[i]) != expected ||
+        (i && (view.sizes[i] < 0 ||
+               llvm::MulOverflow(expected, view.sizes[i], expected))))
       return false;
-    expected *= numbers[i];
-  }
-  return viewCount == baseCount && viewUnknown == baseUnknown &&
-         viewUnknown.size() < 2 && !llvm::is_contained(viewUnknown, "");
+  if (!view.product || view.product != own.product ||
+      view.unknown != own.unknown || view.unknown.size() > 1 ||
+      llvm::is_contained(view.unknown, ""))
+    return false;
+  mutated.baseSizes = own.sizes;
+  mutated.viewSizes = llvm::join(
+      llvm::map_range(view.sizes,
+                      [](int64_t number) {
+                        return number < 0 ? "?" : std::to_string(number);
+                      }),
+      ",");
+  return true;
 }
 
-/// "vtensor<[?,64],bf16>" of a value of this type in torch's dialect.
-static StringRef getTypeText(Value value) {
-  return cast<OpaqueType>(value.getType()).getTypeData();
+/// The tensors that an op mutates, or that what it mutates is a part of.
+void GraphReader::readBases(const Argument &all, const json::Array &bases,
+                            SmallVectorImpl<std::string> &names,
+                            SmallVectorImpl<Value> &values) {
+  for (const json::Value &base : bases) {
+    const json::Object &object = asObject(base, all.where);
+    names.push_back(getString(object, "name", all.where));
+    values.push_back(lookup(object, "name", all.where));
+    if (!getTypeText(values.back()).starts_with("vtensor<["))
+      return fail(all.where,
+                  "expected tensors, but '" + names.back() + "' is none");
+  }
+}
+
+/// `index`: the operand that says in which of `bases` the operand `name` lies.
+std::optional<GraphReader::Mutated>
+GraphReader::readMutated(StringRef name, const Argument &index,
+                         const Arguments &arguments,
+                         ArrayRef<std::string> bases) {
+  std::optional<int64_t> base = index.value->getInteger("as_int");
+  if (!base || *base < 0 || *base >= int64_t(bases.size())) {
+    fail(index.where, "expected the index of a base");
+    return std::nullopt;
+  }
+  Mutated entry;
+  entry.name = name;
+  entry.base = *base;
+  auto has = [&](StringRef suffix) {
+    return findArgument(arguments, "_" + name + suffix);
+  };
+  auto readGeometry = [&](ArrayRef<StringRef> suffixes) {
+    for (StringRef suffix : suffixes)
+      if (const Argument *part = has(suffix))
+        entry.geometry.push_back(getArgument(*part->value, part->where));
+    return entry.geometry.size() == suffixes.size();
+  };
+  if (has("_size")) {
+    if (coversBase(arguments, bases[*base], entry)) {
+      entry.kind = Mutated::Reshaped;
+      readGeometry({"_size"});
+    } else {
+      entry.kind = Mutated::Strided;
+      if (!readGeometry({"_size", "_stride", "_storage_offset"}))
+        fail(index.where, "expected a size, a stride and an offset");
+    }
+  } else if (has("_slice_dim")) {
+    entry.kind = Mutated::Sliced;
+    if (!readGeometry({"_slice_dim", "_slice_start", "_slice_end"}))
+      fail(index.where, "expected a dim, a start and an end");
+  }
+  return entry;
+}
+
+/// What the op gets of a base. The type of a part is that of no value in the
+/// file: the op's schema knows no shape, and a view of the whole base has the
+/// base's element type.
+Value GraphReader::createView(const Mutated &mutated, Value base) {
+  if (mutated.kind == Mutated::Whole)
+    return base;
+  StringRef text = getTypeText(base);
+  StringRef elements = text.substr(text.find(']') + 1);
+  if (mutated.kind == Mutated::Reshaped)
+    return createOperator(
+               "aten.view", {base, mutated.geometry[0]}, {"self", "size"},
+               torchType("vtensor<[" + mutated.viewSizes + "]" + elements))
+        ->getResult(0);
+  SmallVector<Value> operands = {base};
+  llvm::append_range(operands, mutated.geometry);
+  bool sliced = mutated.kind == Mutated::Sliced;
+  return createOperator(
+             sliced ? "aten.slice.Tensor" : "aten.as_strided", operands,
+             sliced ? ArrayRef<StringRef>{"self", "dim", "start", "end"}
+                    : ArrayRef<StringRef>{"self", "size", "stride",
+                                          "storage_offset"},
+             torchType("vtensor<*" + elements))
+      ->getResult(0);
+}
+
+/// The base with the new value of a part of it.
+Value GraphReader::createUpdate(const Mutated &mutated, Value base,
+                                Value value) {
+  if (mutated.kind == Mutated::Whole)
+    return value;
+  if (mutated.kind == Mutated::Reshaped) {
+    SmallVector<Value> sizes;
+    for (int64_t size : mutated.baseSizes)
+      sizes.push_back(constantInt(size));
+    return createOperator("aten.view", {value, list(sizes, "int")},
+                          {"self", "size"}, base.getType())
+        ->getResult(0);
+  }
+  SmallVector<Value> operands = {base, value};
+  llvm::append_range(operands, mutated.geometry);
+  bool sliced = mutated.kind == Mutated::Sliced;
+  return createOperator(
+             sliced ? "aten.slice_scatter" : "aten.as_strided_scatter",
+             operands,
+             sliced ? ArrayRef<StringRef>{"self", "src", "dim", "start", "end"}
+                    : ArrayRef<StringRef>{"self", "src", "size", "stride",
+                                          "storage_offset"},
+             base.getType())
+      ->getResult(0);
+}
+
+/// The name of an output that is a tensor; empty if it is none.
+std::string GraphReader::getTensorName(const json::Value &output,
+                                       const std::string &at) {
+  auto [kind, value] = getCase(asObject(output, at), at);
+  if (kind == "as_tensor")
+    return getString(asObject(*value, at), "name", at);
+  if (kind != "as_none")
+    fail(at, "'" + kind + "' is not supported");
+  return "";
 }
 
 /// auto_functionalized_v2: mutated operands are views of bases, and the new
@@ -474,151 +663,54 @@ void GraphReader::emitFunctionalized(StringRef target,
                                      const Arguments &arguments,
                                      const json::Array &outputs,
                                      const std::string &where) {
-  auto find = [&](const Twine &wanted) -> const Argument * {
-    std::string text = wanted.str();
-    for (const Argument &argument : arguments)
-      if (argument.name == text)
-        return &argument;
-    return nullptr;
-  };
-  const Argument *all = find("_all_bases");
+  const Argument *all = findArgument(arguments, "_all_bases");
   const json::Array *bases = all ? all->value->getArray("as_tensors") : nullptr;
   if (!bases || bases->size() > outputs.size())
     return fail(where, "expected _all_bases, a list of tensors, and as many "
                        "outputs");
   SmallVector<std::string> baseNames;
   SmallVector<Value> newBases;
-  for (const json::Value &base : *bases) {
-    const json::Object &object = asObject(base, all->where);
-    baseNames.push_back(getString(object, "name", all->where));
-    newBases.push_back(lookup(object, "name", all->where));
-    if (!getTypeText(newBases.back()).starts_with("vtensor<["))
-      return fail(all->where,
-                  "expected tensors, but '" + baseNames.back() + "' is none");
-  }
+  readBases(*all, *bases, baseNames, newBases);
+  if (!fault.empty())
+    return;
 
-  /// How a mutated operand lies in its base.
-  struct Mutated {
-    std::string name;
-    unsigned base;
-    enum { Whole, Reshaped, Strided, Sliced } kind = Whole;
-    SmallVector<int64_t> baseSizes;
-    SmallVector<Value> geometry; // sizes, strides, offset; or dim, start, end
-  };
   SmallVector<Value> operands;
   SmallVector<StringRef> names;
   SmallVector<Mutated, 0> mutated;
   for (const Argument &argument : arguments) {
     StringRef text = argument.name;
-    if (!text.starts_with("_")) {
+    if (!text.consume_front("_")) {
       operands.push_back(getArgument(*argument.value, argument.where));
       names.push_back(text);
-      continue;
+    } else if (text.consume_back("_base_index") &&
+               !argument.value->get("as_none")) {
+      std::optional<Mutated> entry =
+          readMutated(text, argument, arguments, baseNames);
+      if (!fault.empty())
+        return;
+      mutated.push_back(std::move(*entry));
     }
-    if (!text.consume_front("_") || !text.consume_back("_base_index") ||
-        argument.value->get("as_none"))
-      continue;
-    std::optional<int64_t> base = argument.value->getInteger("as_int");
-    if (!base || *base < 0 || *base >= int64_t(baseNames.size()))
-      return fail(argument.where, "expected the index of a base");
-    Mutated entry;
-    entry.name = text.str();
-    entry.base = *base;
-    auto geometry = [&](ArrayRef<StringRef> suffixes) {
-      for (StringRef suffix : suffixes)
-        if (const Argument *part = find("_" + text + suffix))
-          entry.geometry.push_back(getArgument(*part->value, part->where));
-      return entry.geometry.size() == suffixes.size();
-    };
-    if (find("_" + text + "_size")) {
-      if (coversBase(arguments, text, baseNames[*base], entry.baseSizes,
-                     argument.where)) {
-        entry.kind = Mutated::Reshaped;
-        geometry({"_size"});
-      } else {
-        entry.kind = Mutated::Strided;
-        if (!geometry({"_size", "_stride", "_storage_offset"}))
-          return fail(argument.where,
-                      "expected a size, a stride and an offset");
-      }
-    } else if (find("_" + text + "_slice_dim")) {
-      entry.kind = Mutated::Sliced;
-      if (!geometry({"_slice_dim", "_slice_start", "_slice_end"}))
-        return fail(argument.where, "expected a dim, a start and an end");
-    }
-    mutated.push_back(std::move(entry));
-  }
-
-  // The views that the op gets.
-  SmallVector<Value> views;
-  auto typeOfView = [&](Value base, StringRef shape) {
-    StringRef text = getTypeText(base);
-    return torchType("vtensor<" + shape + text.substr(text.find(']') + 1));
-  };
-  for (Mutated &entry : mutated) {
-    Value base = newBases[entry.base];
-    // The view's type is that of no value in the file: the op's schema knows
-    // no shape, and a view of the whole base has the base's element type.
-    switch (entry.kind) {
-    case Mutated::Whole:
-      views.push_back(base);
-      break;
-    case Mutated::Reshaped: {
-      std::string sizes;
-      const Argument *size = find("_" + entry.name + "_size");
-      const json::Array *array = size->value->getArray("as_sym_ints");
-      if (!array)
-        array = size->value->getArray("as_ints");
-      for (const json::Value &element : *array) {
-        const json::Object *object = element.getAsObject();
-        std::optional<int64_t> number =
-            object ? object->getInteger("as_int") : element.getAsInteger();
-        sizes += (sizes.empty() ? "" : ",") +
-                 (number ? std::to_string(*number) : std::string("?"));
-      }
-      views.push_back(createOperator("aten.view", {base, entry.geometry[0]},
-                                     {"self", "size"},
-                                     typeOfView(base, "[" + sizes + "]"))
-                          ->getResult(0));
-      break;
-    }
-    case Mutated::Strided:
-    case Mutated::Sliced: {
-      SmallVector<Value> viewOperands = {base};
-      llvm::append_range(viewOperands, entry.geometry);
-      bool sliced = entry.kind == Mutated::Sliced;
-      views.push_back(
-          createOperator(
-              sliced ? "aten.slice.Tensor" : "aten.as_strided", viewOperands,
-              sliced ? ArrayRef<StringRef>{"self", "dim", "start", "end"}
-                     : ArrayRef<StringRef>{"self", "size", "stride",
-                                           "storage_offset"},
-              typeOfView(base, "*"))
-              ->getResult(0));
-      break;
-    }
-    }
-    operands.push_back(views.back());
-    names.push_back(entry.name);
   }
 
   // What the op returns, then the new values of what it mutates.
   SmallVector<Type> types;
   SmallVector<std::string> returned;
   size_t numReturned = outputs.size() - bases->size();
+  auto describe = [&](size_t output) {
+    return (where + ".outputs[" + Twine(output) + "]").str();
+  };
   for (size_t i = 0; i < numReturned; ++i) {
-    std::string at = (where + ".outputs[" + Twine(i) + "]").str();
-    auto [kind, value] = getCase(asObject(outputs[i], at), at);
-    if (kind == "as_none")
+    std::string at = describe(i), symbol = getTensorName(outputs[i], at);
+    if (symbol.empty())
       continue;
-    if (kind != "as_tensor")
-      return fail(at, "'" + kind + "' is not supported");
-    returned.push_back(getString(asObject(*value, at), "name", at));
-    types.push_back(getTensorType(returned.back(), at));
+    types.push_back(getTensorType(symbol, at));
+    returned.push_back(symbol);
   }
   SmallVector<StringRef> mutatedNames;
-  for (auto [entry, view] : llvm::zip_equal(mutated, views)) {
-    types.push_back(view.getType());
+  for (const Mutated &entry : mutated) {
+    operands.push_back(createView(entry, newBases[entry.base]));
+    names.push_back(entry.name);
+    types.push_back(operands.back().getType());
     mutatedNames.push_back(entry.name);
   }
   if (!returned.empty())
@@ -627,50 +719,15 @@ void GraphReader::emitFunctionalized(StringRef target,
   for (auto [index, symbol] : llvm::enumerate(returned))
     define(op->getResult(index), symbol);
 
-  // And back into the bases.
   for (auto [index, entry] : llvm::enumerate(mutated)) {
-    Value value = op->getResult(returned.size() + index);
     Value &base = newBases[entry.base];
-    switch (entry.kind) {
-    case Mutated::Whole:
-      base = value;
-      break;
-    case Mutated::Reshaped: {
-      SmallVector<Value> sizes;
-      for (int64_t size : entry.baseSizes)
-        sizes.push_back(constantInt(size));
-      base = createOperator("aten.view", {value, list(sizes, "int")},
-                            {"self", "size"}, base.getType())
-                 ->getResult(0);
-      break;
-    }
-    case Mutated::Strided:
-    case Mutated::Sliced: {
-      SmallVector<Value> scatterOperands = {base, value};
-      llvm::append_range(scatterOperands, entry.geometry);
-      bool sliced = entry.kind == Mutated::Sliced;
-      base =
-          createOperator(
-              sliced ? "aten.slice_scatter" : "aten.as_strided_scatter",
-              scatterOperands,
-              sliced ? ArrayRef<StringRef>{"self", "src", "dim", "start", "end"}
-                     : ArrayRef<StringRef>{"self", "src", "size", "stride",
-                                           "storage_offset"},
-              base.getType())
-              ->getResult(0);
-      break;
-    }
-    }
+    base = createUpdate(entry, base, op->getResult(returned.size() + index));
   }
   for (auto [index, base] : llvm::enumerate(newBases)) {
     size_t output = numReturned + index;
-    std::string at = (where + ".outputs[" + Twine(output) + "]").str();
-    auto [kind, value] = getCase(asObject(outputs[output], at), at);
-    if (kind == "as_none")
-      continue;
-    if (kind != "as_tensor")
-      return fail(at, "'" + kind + "' is not supported");
-    define(base, getString(asObject(*value, at), "name", at));
+    std::string symbol = getTensorName(outputs[output], describe(output));
+    if (!symbol.empty())
+      define(base, symbol);
   }
 }
 
@@ -716,6 +773,51 @@ static std::string getModelName(const json::Object &spec) {
   return "";
 }
 
+/// Adds the argument of an input. `spec` says what it is in the model; may be
+/// null.
+void GraphReader::readInput(const json::Value &input, const json::Object *spec,
+                            const std::string &where, Block &body,
+                            SmallVectorImpl<DictionaryAttr> &attrs) {
+  auto [kind, value] = getCase(asObject(input, where), where);
+  if (!fault.empty())
+    return;
+  // A constant of the export: nobody refers to it.
+  if (llvm::is_contained(
+          {"as_none", "as_int", "as_bool", "as_float", "as_string"}, kind))
+    return;
+  if (kind != "as_tensor" && kind != "as_custom_obj")
+    return fail(where, "'" + kind + "' is not supported");
+  const json::Object &object = asObject(*value, where);
+  std::string symbol = getString(object, "name", where);
+  Type type = kind == "as_tensor" ? getTensorType(symbol, where)
+                                  : getClassType(object, where);
+  define(body.addArgument(type, builder.getUnknownLoc()), symbol);
+  std::string modelName = spec ? getModelName(*spec) : "";
+  attrs.push_back(builder.getDictionaryAttr(builder.getNamedAttr(
+      kBufferName,
+      builder.getStringAttr(modelName.empty() ? symbol : modelName))));
+}
+
+void GraphReader::readNodes(const json::Object &graph,
+                            SmallVectorImpl<Value> &results) {
+  for (auto [index, node] :
+       llvm::enumerate(getArray(graph, "nodes", "graph"))) {
+    if (!fault.empty())
+      return;
+    std::string at = ("graph.nodes[" + Twine(index) + "]").str();
+    readNode(asObject(node, at), at);
+  }
+  if (!fault.empty())
+    return;
+  for (auto [index, output] :
+       llvm::enumerate(getArray(graph, "outputs", "graph"))) {
+    std::string at = ("graph.outputs[" + Twine(index) + "]").str();
+    const json::Object &entry = asObject(output, at);
+    if (!entry.get("as_none"))
+      results.push_back(getArgument(entry, at));
+  }
+}
+
 OwningOpRef<ModuleOp> GraphReader::read(const json::Value &document) {
   const json::Object &root = asObject(document, "the file");
   const json::Object &version = getObject(root, "schema_version", "the file");
@@ -738,52 +840,13 @@ OwningOpRef<ModuleOp> GraphReader::read(const json::Value &document) {
   for (auto [index, input] :
        llvm::enumerate(getArray(graph, "inputs", "graph"))) {
     std::string at = ("graph.inputs[" + Twine(index) + "]").str();
-    auto [kind, value] = getCase(asObject(input, at), at);
-    if (!fault.empty())
-      break;
-    Type type;
-    std::string symbol;
-    if (kind == "as_tensor") {
-      symbol = getString(asObject(*value, at), "name", at);
-      type = getTensorType(symbol, at);
-    } else if (kind == "as_custom_obj") {
-      const json::Object &object = asObject(*value, at);
-      symbol = getString(object, "name", at);
-      type = torchType("nn.Module<\"" + getString(object, "class_fqn", at) +
-                       "\">");
-    } else if (kind == "as_none" || kind == "as_int" || kind == "as_bool" ||
-               kind == "as_float" || kind == "as_string") {
-      // A constant of the export: nobody refers to it.
-      continue;
-    } else {
-      fail(at, "'" + kind + "' is not supported");
-      break;
-    }
-    define(body.addArgument(type, builder.getUnknownLoc()), symbol);
-    std::string modelName;
-    if (specs && index < specs->size())
-      modelName = getModelName(asObject((*specs)[index], at));
-    argumentAttrs.push_back(builder.getDictionaryAttr(builder.getNamedAttr(
-        kBufferName,
-        builder.getStringAttr(modelName.empty() ? symbol : modelName))));
-  }
-  for (auto [index, node] :
-       llvm::enumerate(getArray(graph, "nodes", "graph"))) {
-    if (!fault.empty())
-      break;
-    std::string at = ("graph.nodes[" + Twine(index) + "]").str();
-    readNode(asObject(node, at), at);
+    const json::Object *spec = specs && index < specs->size()
+                                   ? &asObject((*specs)[index], at)
+                                   : nullptr;
+    readInput(input, spec, at, body, argumentAttrs);
   }
   SmallVector<Value> results;
-  if (fault.empty())
-    for (auto [index, output] :
-         llvm::enumerate(getArray(graph, "outputs", "graph"))) {
-      std::string at = ("graph.outputs[" + Twine(index) + "]").str();
-      const json::Object &entry = asObject(output, at);
-      if (entry.get("as_none"))
-        continue;
-      results.push_back(getArgument(entry, at));
-    }
+  readNodes(graph, results);
   if (!fault.empty()) {
     emitError(FileLineColLoc::get(context, name, 0, 0)) << fault;
     body.dropAllReferences();

@@ -41,23 +41,28 @@ void createOnBuffers(Operation *op, RewriterBase &rewriter,
   rewriter.create(state);
 }
 
+/// Tensors are read, and no result is in their buffers unless a model says so.
+template <typename Model, typename OpTy>
+struct ReadingModel
+    : public BufferizableOpInterface::ExternalModel<Model, OpTy> {
+  bool bufferizesToMemoryRead(Operation *, OpOperand &,
+                              const AnalysisState &) const {
+    return true;
+  }
+  bool bufferizesToMemoryWrite(Operation *, OpOperand &,
+                               const AnalysisState &) const {
+    return false;
+  }
+  AliasingValueList getAliasingValues(Operation *, OpOperand &,
+                                      const AnalysisState &) const {
+    return {};
+  }
+};
+
 /// Writes, page copies and `calculate_scales`: tensors are read, memory behind
 /// the handle is written.
 template <typename OpTy>
-struct ReaderModel
-    : public BufferizableOpInterface::ExternalModel<ReaderModel<OpTy>, OpTy> {
-  bool bufferizesToMemoryRead(Operation *op, OpOperand &operand,
-                              const AnalysisState &state) const {
-    return true;
-  }
-  bool bufferizesToMemoryWrite(Operation *op, OpOperand &operand,
-                               const AnalysisState &state) const {
-    return false;
-  }
-  AliasingValueList getAliasingValues(Operation *op, OpOperand &operand,
-                                      const AnalysisState &state) const {
-    return {};
-  }
+struct ReaderModel : public ReadingModel<ReaderModel<OpTy>, OpTy> {
   LogicalResult bufferize(Operation *op, RewriterBase &rewriter,
                           const BufferizationOptions &options,
                           BufferizationState &state) const {
@@ -101,16 +106,7 @@ struct DestinationModel
 };
 
 /// What is yielded is a result of the op around, in the same buffer.
-struct YieldModel
-    : public BufferizableOpInterface::ExternalModel<YieldModel, YieldOp> {
-  bool bufferizesToMemoryRead(Operation *op, OpOperand &operand,
-                              const AnalysisState &state) const {
-    return true;
-  }
-  bool bufferizesToMemoryWrite(Operation *op, OpOperand &operand,
-                               const AnalysisState &state) const {
-    return false;
-  }
+struct YieldModel : public ReadingModel<YieldModel, YieldOp> {
   AliasingValueList getAliasingValues(Operation *op, OpOperand &operand,
                                       const AnalysisState &state) const {
     auto with = cast<WithPagesOp>(op->getParentOp());
@@ -316,22 +312,8 @@ struct WithPagesModel
 
 /// `quantize` and `dequantize` give a new buffer.
 template <typename OpTy>
-struct ElementwiseModel
-    : public BufferizableOpInterface::ExternalModel<ElementwiseModel<OpTy>,
-                                                    OpTy> {
+struct ElementwiseModel : public ReadingModel<ElementwiseModel<OpTy>, OpTy> {
   bool bufferizesToAllocation(Operation *, Value) const { return true; }
-  bool bufferizesToMemoryRead(Operation *, OpOperand &,
-                              const AnalysisState &) const {
-    return true;
-  }
-  bool bufferizesToMemoryWrite(Operation *, OpOperand &,
-                               const AnalysisState &) const {
-    return false;
-  }
-  AliasingValueList getAliasingValues(Operation *, OpOperand &,
-                                      const AnalysisState &) const {
-    return {};
-  }
   LogicalResult bufferize(Operation *op, RewriterBase &rewriter,
                           const BufferizationOptions &options,
                           BufferizationState &state) const {

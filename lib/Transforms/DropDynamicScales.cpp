@@ -103,11 +103,14 @@ LogicalResult DropDynamicScalesPass::dropCalculations() {
     if (handle && isa<GetCacheOp>(handle) && handle->use_empty())
       handle->erase();
   }
+  ForeignOpTable table = ForeignOpTable::getDefault();
+  const ForeignOpSpec &spec = *table.find("vllm.maybe_calc_kv_scales");
   for (const ForeignCall &call : foreign) {
     Operation *op = call.getOperation();
-    noteLayer(StringAttr::get(&getContext(), call.getLayerName().value_or(""))
-                  .getValue(),
-              op->getLoc());
+    noteLayer(
+        StringAttr::get(&getContext(), call.getLayerName(spec).value_or(""))
+            .getValue(),
+        op->getLoc());
     for (OpResult value : op->getResults())
       if (!value.use_empty())
         value.replaceAllUsesWith(

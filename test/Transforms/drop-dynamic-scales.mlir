@@ -39,11 +39,13 @@ module @own {
 // CHECK-NEXT: %[[S:.*]] = "torch.constant.str"() <{value = "layers.3.attn"}>
 // CHECK-NEXT: "use"(%[[Q]], %[[V]], %[[K]], %[[S]])
 // CHECK-NEXT: "use"(%[[Q]])
+// CHECK-NEXT: "use"(%[[K]])
 // CHECK-NEXT: return
 // WARN: warning: layer 'layers.1.attn' calculated its scales at run time and has no kvcache.cache here
 // WARN: warning: layer 'layers.2.attn' calculated
 // WARN: warning: layer 'layers.3.attn' calculated
 // WARN: warning: layer 'layers.4.attn' calculated
+// WARN: warning: layer 'layers.5.attn' calculated
 module @foreign {
   func.func @main(%q: tensor<4x8xbf16>, %k: tensor<4x2xbf16>, %v: tensor<4x2xbf16>) {
     "vllm.maybe_calc_kv_scales"(%q, %k, %v) {layer_name = "layers.1.attn"} : (tensor<4x8xbf16>, tensor<4x2xbf16>, tensor<4x2xbf16>) -> ()
@@ -54,6 +56,10 @@ module @foreign {
     "use"(%s#0, %r#0, %s#1, %n) : (tensor<4x8xbf16>, tensor<4x2xbf16>, tensor<4x2xbf16>, !torch.str) -> ()
     %t:3 = "stablehlo.custom_call"(%q, %k, %v) <{call_target_name = "vllm.maybe_calc_kv_scales", backend_config = {layer_name = "layers.4.attn"}}> : (tensor<4x8xbf16>, tensor<4x2xbf16>, tensor<4x2xbf16>) -> (tensor<4x8xbf16>, tensor<4x2xbf16>, tensor<4x2xbf16>)
     "use"(%t#0) : (tensor<4x8xbf16>) -> ()
+    %dtype = "torch.constant.str"() <{value = "fp8"}> : () -> !torch.str
+    %layer = "torch.constant.str"() <{value = "layers.5.attn"}> : () -> !torch.str
+    %w:3 = "torch.operator"(%q, %k, %v, %dtype, %layer) <{name = "torch.vllm.maybe_calc_kv_scales", operand_names = ["query", "key", "value", "kv_cache_dtype", "layer_name"]}> : (tensor<4x8xbf16>, tensor<4x2xbf16>, tensor<4x2xbf16>, !torch.str, !torch.str) -> (tensor<4x8xbf16>, tensor<4x2xbf16>, tensor<4x2xbf16>)
+    "use"(%w#1) : (tensor<4x2xbf16>) -> ()
     return
   }
 }

@@ -81,6 +81,11 @@ private:
   void addShard(SafetensorsFile file, std::vector<const Tensor *> tensors);
 };
 
+/// config.json of a checkpoint's folder, or beside a single file; no other file
+/// is opened. Empty if there is none. Errors: the path does not exist; JSON
+/// that is not valid.
+Expected<std::optional<JsonFile>> readConfig(const std::string &checkpoint);
+
 } // namespace kvcache
 
 #endif // KVCACHE_CHECKPOINT_CHECKPOINT_H

@@ -176,9 +176,9 @@ public:
   }
   /// The operand of this name, or null.
   OpOperand *getOperand(StringRef operandName) const;
-  /// The layer's name, where it is a string; in torch form the value of the
-  /// `torch.constant.str` operand.
-  std::optional<StringRef> getLayerName() const;
+  /// The layer's name, where it is a string; in torch form that of the operand
+  /// which `operand_names`, or else the schema, names so.
+  std::optional<StringRef> getLayerName(const ForeignOpSpec &spec) const;
 
   /// The operand whose new value result `index` is, or null if that cannot be
   /// told: by `mutated`, by `output_operand_aliases`, else, after

@@ -92,19 +92,24 @@ TEST_F(Matching, ReadsEveryForm) {
       %2 = "torch.constant.str"() <{value = "c"}> : () -> !torch.str
       %3 = "torch.operator"(%x, %2) <{name = "torch.vllm.op"}> : (tensor<4xf32>, !torch.str) -> tensor<4xf32>
       %4 = "stablehlo.custom_call"(%x) <{call_target_name = "vllm.op", backend_config = {layer_name = "d", operand_names = ["x"]}}> : (tensor<4xf32>) -> tensor<4xf32>
+      %5 = "torch.operator"(%x, %x, %2) <{name = "torch.vllm.op"}> : (tensor<4xf32>, tensor<4xf32>, !torch.str) -> tensor<4xf32>
       func.call @plain() : () -> ()
       return
     }
     func.func private @decl(tensor<4xf32>) -> tensor<4xf32> attributes {torch.op = "vllm::op", torch.attrs = {layer_name = "b"}, torch.operands = ["x"], torch.mutated = ["x"]}
     func.func private @plain()
   )mlir");
+  ForeignOpSpec spec{"vllm.op",
+                     ForeignOpKind::CacheUpdate,
+                     {{"x", ForeignOperandRole::Key},
+                      {"layer_name", ForeignOperandRole::Attribute}}};
   std::vector<std::string> layers;
   for (const ForeignCall &call : calls)
     if (call.getName() == "vllm.op") {
-      layers.push_back(call.getLayerName().value_or("none").str());
+      layers.push_back(call.getLayerName(spec).value_or("none").str());
       EXPECT_EQ(call.getMutatedOperand(0), call.getOperation()->getOperand(0));
     }
-  EXPECT_EQ(layers, (std::vector<std::string>{"a", "b", "c", "d"}));
+  EXPECT_EQ(layers, (std::vector<std::string>{"a", "b", "c", "d", "none"}));
 }
 
 TEST_F(Matching, FindsMutatedOperandsByName) {

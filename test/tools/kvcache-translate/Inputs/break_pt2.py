@@ -39,13 +39,17 @@ def main():
     save("base.json", functional, lambda document, graph: replace(attention(graph), "_output_base", {"_output_base_index": {"as_int": 1}}))
     save("bases.json", functional, lambda document, graph: replace(attention(graph), "_all_bases", {"_all_bases": {"as_tensors": [{"name": "sym_size_int_2"}]}}))
 
-    def lose_names(document, graph):
+    def lose_names(document, graph, name="vllm_ops.LayerName"):
         for node in graph["nodes"]:
             for entry in node["inputs"]:
                 if entry["name"] == "layer_name":
-                    entry["arg"] = {"as_custom_obj": {"name": "_custom_obj_0", "class_fqn": "vllm_ops.LayerName"}}
+                    entry["arg"] = {"as_custom_obj": {"name": "_custom_obj_0", "class_fqn": name}}
 
     save("opaque.json", plain, lose_names)
+    save("class.json", plain, lambda document, graph: lose_names(document, graph, 'a"> b'))
+    # 2^63 * 2 elements are none, as a product of 64 bits.
+    huge = [{"as_int": 2**62}, {"as_int": 4}]
+    save("huge.json", functional, lambda document, graph: replace(attention(graph), "_output_s", {"_output_size": {"as_sym_ints": huge}, "_output_stride": {"as_sym_ints": [{"as_int": 4}, {"as_int": 1}]}, "_output_storage_offset": {"as_int": 0}}))
     save("strided.json", functional, lambda document, graph: replace(attention(graph), "_output_storage", {"_output_storage_offset": {"as_int": 64}}))
 
     def slice_output(document, graph):
