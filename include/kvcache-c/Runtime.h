@@ -208,6 +208,9 @@ typedef struct KvcacheLayerInfo {
   /** Scales that there are: 1, or kvHeads of them, which
    * kvcacheBundleLayerScales gives. */
   uint32_t kScaleCount, vScaleCount;
+  /** Of a latent cache (MLA), the rotary elements at the end of a row of
+   * headDim; the others are the value. 0 of other caches. */
+  int64_t ropeDim;
 } KvcacheLayerInfo;
 
 KVCACHE_API size_t kvcacheBundleLayerCount(const KvcacheBundle *bundle);
@@ -215,8 +218,9 @@ KVCACHE_API KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle,
                                              size_t index,
                                              KvcacheLayerInfo *out);
 /** The scales of a layer's keys (role 'k') or values ('v'): one, or one for
- * each KV head. Copies at most `count`; returns how many there are, 0 for a
- * layer or role that is not there. */
+ * each KV head; the one of FP8 queries ('q') or outputs ('o'). Copies at most
+ * `count`; returns how many there are, 0 for a layer or role that is not there.
+ */
 KVCACHE_API size_t kvcacheBundleLayerScales(const KvcacheBundle *bundle,
                                             size_t index, char role,
                                             float *scales, size_t count);

@@ -1,7 +1,7 @@
 //===- Emit.cpp - A bundle's code in other forms --------------------------===//
 
 #include "kvcache/Bundle/Emit.h"
-#include "PtxText.h"
+#include "kvcache/Bundle/PtxText.h"
 #include "kvcache/Support/Json.h"
 #include "kvcache/Support/Sha256.h"
 

@@ -1,6 +1,6 @@
 //===- PtxText.cpp - Cutting and joining PTX modules ----------------------===//
 
-#include "PtxText.h"
+#include "kvcache/Bundle/PtxText.h"
 
 namespace kvcache {
 

@@ -1,7 +1,7 @@
 //===- TritonKernel.cpp - A kernel of Triton's as a launch ----------------===//
 
-#include "PtxText.h"
 #include "kvcache/Bundle/Emit.h"
+#include "kvcache/Bundle/PtxText.h"
 #include "kvcache/Support/Files.h"
 #include "kvcache/Support/Json.h"
 

@@ -1,7 +1,7 @@
 //===- BundleBuilder.cpp - From programs to a bundle ----------------------===//
 
-#include "../Bundle/PtxText.h"
 #include "KernelCache.h"
+#include "kvcache/Bundle/PtxText.h"
 #include "kvcache/Conversion/DeviceFunctions.h"
 #include "kvcache/Conversion/Passes.h"
 #include "kvcache/IR/SymbolLookup.h"

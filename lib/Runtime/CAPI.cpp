@@ -294,6 +294,22 @@ int64_t kvcacheBundleProgramForBatch(const KvcacheBundle *bundle,
   return found ? found - manifest.programs.data() : -1;
 }
 
+/// Entry `index` of a list of the manifest, when `out` can take it.
+template <typename Entry, typename Info>
+static Outcome findEntry(const KvcacheBundle *bundle,
+                         std::vector<Entry> Manifest::*list, size_t index,
+                         const Info *out, const Entry *&entry) {
+  if (!bundle)
+    return isNull("bundle");
+  if (Outcome outcome = checkSize(out))
+    return outcome;
+  const std::vector<Entry> &entries = bundle->bundle.manifest.*list;
+  if (index >= entries.size())
+    return badIndex("index", index, entries.size());
+  entry = &entries[index];
+  return {};
+}
+
 size_t kvcacheBundleBufferCount(const KvcacheBundle *bundle) {
   return bundle ? bundle->bundle.manifest.buffers.size() : 0;
 }
@@ -301,14 +317,11 @@ size_t kvcacheBundleBufferCount(const KvcacheBundle *bundle) {
 KvcacheStatus kvcacheBundleBuffer(const KvcacheBundle *bundle, size_t index,
                                   KvcacheBufferInfo *out) {
   return guard(__func__, [&]() -> Outcome {
-    if (!bundle)
-      return isNull("bundle");
-    if (Outcome outcome = checkSize(out))
+    const Buffer *found = nullptr;
+    if (Outcome outcome =
+            findEntry(bundle, &Manifest::buffers, index, out, found))
       return outcome;
-    const std::vector<Buffer> &buffers = bundle->bundle.manifest.buffers;
-    if (index >= buffers.size())
-      return badIndex("index", index, buffers.size());
-    const Buffer &buffer = buffers[index];
+    const Buffer &buffer = *found;
     if (buffer.shape.size() > KVCACHE_MAX_RANK)
       return {KVCACHE_INVALID_BUNDLE, buffer.name + ": expected at most " +
                                           std::to_string(KVCACHE_MAX_RANK) +
@@ -346,14 +359,11 @@ size_t kvcacheBundleLayerCount(const KvcacheBundle *bundle) {
 KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle, size_t index,
                                  KvcacheLayerInfo *out) {
   return guard(__func__, [&]() -> Outcome {
-    if (!bundle)
-      return isNull("bundle");
-    if (Outcome outcome = checkSize(out))
+    const Layer *found = nullptr;
+    if (Outcome outcome =
+            findEntry(bundle, &Manifest::layers, index, out, found))
       return outcome;
-    const std::vector<Layer> &layers = bundle->bundle.manifest.layers;
-    if (index >= layers.size())
-      return badIndex("index", index, layers.size());
-    const Layer &layer = layers[index];
+    const Layer &layer = *found;
     out->id = layer.id.c_str();
     out->name = layer.name.c_str();
     out->cache = layer.cache.c_str();
@@ -373,19 +383,30 @@ KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle, size_t index,
     out->compatibility = layer.compatibility.c_str();
     out->kScaleCount = uint32_t(layer.kScale.count());
     out->vScaleCount = uint32_t(layer.vScale.count());
+    out->ropeDim = layer.ropeDim;
     return {};
   });
 }
 
 size_t kvcacheBundleLayerScales(const KvcacheBundle *bundle, size_t index,
                                 char role, float *scales, size_t count) {
-  if (index >= kvcacheBundleLayerCount(bundle) || (role != 'k' && role != 'v'))
+  if (index >= kvcacheBundleLayerCount(bundle))
     return 0;
   const Layer &layer = bundle->bundle.manifest.layers[index];
-  const ManifestScale &scale = role == 'k' ? layer.kScale : layer.vScale;
-  size_t total = scale.count();
+  const ManifestScale *scale = nullptr;
+  if (role == 'k')
+    scale = &layer.kScale;
+  else if (role == 'v')
+    scale = &layer.vScale;
+  else if (role == 'q' && layer.qScale)
+    scale = &*layer.qScale;
+  else if (role == 'o' && layer.oScale)
+    scale = &*layer.oScale;
+  if (!scale)
+    return 0;
+  size_t total = scale->count();
   for (size_t i = 0; scales && i < std::min(count, total); ++i)
-    scales[i] = scale.ofHead(int64_t(i));
+    scales[i] = scale->ofHead(int64_t(i));
   return total;
 }
 

@@ -13,6 +13,16 @@ class BufferInfo(c.Structure):
                 ("view_of", c.c_char_p), ("view_offset", c.c_uint64)]
 
 
+class LayerInfo(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("id", c.c_char_p), ("name", c.c_char_p), ("cache", c.c_char_p),
+                ("element_type", c.c_char_p), ("layout", c.c_char_p), ("query_heads", c.c_int64),
+                ("kv_heads", c.c_int64), ("head_dim", c.c_int64), ("page_size", c.c_int64),
+                ("softmax_scale", c.c_float), ("k_scale", c.c_float), ("v_scale", c.c_float),
+                ("k_provenance", c.c_char_p), ("k_key", c.c_char_p), ("v_provenance", c.c_char_p),
+                ("v_key", c.c_char_p), ("compatibility", c.c_char_p), ("k_scale_count", c.c_uint32),
+                ("v_scale_count", c.c_uint32), ("rope_dim", c.c_int64)]
+
+
 class CudaOptions(c.Structure):
     _fields_ = [("size", c.c_size_t), ("context", c.c_void_p), ("driver", c.c_char_p), ("programmatic", c.c_int32)]
 

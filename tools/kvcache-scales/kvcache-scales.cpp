@@ -32,6 +32,22 @@ constexpr char footer[] =
     "  kvcache-scales show DIR --format=html -o scales.html\n"
     "  kvcache-scales check DIR serve.sh";
 
+/// A file or folder that a command cannot do without.
+template <typename Paths>
+void addPath(CLI::App &app, const char *name, Paths &into, const char *text) {
+  app.add_option(name, into, text)->required()->type_name("");
+}
+
+/// An option that takes values joined by commas, and may come again.
+CLI::Option *addList(CLI::App &app, const char *name,
+                     std::vector<std::string> &into, const char *text,
+                     const char *type) {
+  return app.add_option(name, into, text)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name(type);
+}
+
 /// Options of resolution, named as kvcache-compile names them.
 void addResolveOptions(CLI::App &app, ResolveOptions &into) {
   const char *group = "Resolution (as in kvcache-compile)";
@@ -40,23 +56,18 @@ void addResolveOptions(CLI::App &app, ResolveOptions &into) {
                  "bfloat16, float16, ...; default: auto")
       ->type_name("TYPE")
       ->group(group);
-  app.add_option("--kv-cache-dtype-skip-layers", into.skipLayers,
-                 "Layers that stay unquantized: indices, sliding_window")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("LAYER,...")
+  addList(app, "--kv-cache-dtype-skip-layers", into.skipLayers,
+          "Layers that stay unquantized: indices, sliding_window", "LAYER,...")
       ->group(group);
   app.add_option("--scale-policy", into.policy,
                  "strict: doubtful values are errors; compatible:\n"
                  "what the serving stacks make of them")
       ->type_name("POLICY")
       ->group(group);
-  app.add_option("--scale-overlay", into.overlays,
-                 "Scale-only files (safetensors, or the JSON of old\n"
-                 "calibration tools); later ones win")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("FILE,...")
+  addList(app, "--scale-overlay", into.overlays,
+          "Scale-only files (safetensors, or the JSON of old\n"
+          "calibration tools); later ones win",
+          "FILE,...")
       ->group(group);
   app.add_option("--scale", into.overrides,
                  "A value by hand: model.layers.0.self_attn.k=0.0123")
@@ -105,9 +116,7 @@ int main(int argc, char **argv) {
       "show", "Print every layer's scales: value, key, file, dtype,\n"
               "the rule that applied, what was ignored and why, and\n"
               "what config.json decides (softmax scale, window, ...)");
-  showCommand->add_option("checkpoint", showOptions.path, "Folder or file")
-      ->required()
-      ->type_name("");
+  addPath(*showCommand, "checkpoint", showOptions.path, "Folder or file");
   showCommand
       ->add_option("--format", showOptions.format,
                    "text, json, or html: one file with a plot of k, v\n"
@@ -126,24 +135,19 @@ int main(int argc, char **argv) {
                "severity. Configuration files and launch scripts in the\n"
                "folder, or given after it, are searched for the removed\n"
                "options of run-time scale calculation");
-  checkCommand->add_option("checkpoint", checkOptions.path, "Folder or file")
-      ->required()
-      ->type_name("");
+  addPath(*checkCommand, "checkpoint", checkOptions.path, "Folder or file");
   checkCommand
       ->add_option("files", checkOptions.files,
                    "Configuration files and launch scripts elsewhere")
       ->type_name("");
-  checkCommand
-      ->add_option("--activations", checkOptions.activations,
-                   "Safetensors files with sampled K, V and Q (see\n"
-                   "calibrate): prints per layer the share of saturated\n"
-                   "codes and the signal-to-noise ratio under the\n"
-                   "checkpoint's scales, under 1.0, and under the removed\n"
-                   "run-time formula of the first file (max|K|/200,\n"
-                   "max|V|/100, max|Q|/200)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("FILE,...");
+  addList(*checkCommand, "--activations", checkOptions.activations,
+          "Safetensors files with sampled K, V and Q (see\n"
+          "calibrate): prints per layer the share of saturated\n"
+          "codes and the signal-to-noise ratio under the\n"
+          "checkpoint's scales, under 1.0, and under the removed\n"
+          "run-time formula of the first file (max|K|/200,\n"
+          "max|V|/100, max|Q|/200)",
+          "FILE,...");
   checkCommand->add_flag("--json", checkOptions.json, "Print one JSON object");
   checkCommand->add_flag("--quiet", checkOptions.quiet, "No remarks");
   addResolveOptions(*checkCommand, checkOptions.resolve);
@@ -152,12 +156,8 @@ int main(int argc, char **argv) {
   CLI::App *diffCommand = app.add_subcommand(
       "diff", "Compare two checkpoints, layer by layer: cache types,\n"
               "scales (bit for bit), softmax scale, window, soft cap");
-  diffCommand->add_option("before", diffOptions.before, "Folder or file")
-      ->required()
-      ->type_name("");
-  diffCommand->add_option("after", diffOptions.after, "Folder or file")
-      ->required()
-      ->type_name("");
+  addPath(*diffCommand, "before", diffOptions.before, "Folder or file");
+  addPath(*diffCommand, "after", diffOptions.after, "Folder or file");
   diffCommand->add_flag("--json", diffOptions.json, "Print one JSON object");
   addResolveOptions(*diffCommand, diffOptions.resolve);
 
@@ -168,9 +168,7 @@ int main(int argc, char **argv) {
       "tensors LAYER.k, LAYER.v, LAYER.q (also key, value, query,\n"
       "k_proj.output; for MLA kv_c and k_pe). Writes a scale-only\n"
       "safetensors file under ModelOpt's names");
-  calibrateCommand->add_option("files", calibrateOptions.files, "Activations")
-      ->required()
-      ->type_name("");
+  addPath(*calibrateCommand, "files", calibrateOptions.files, "Activations");
   calibrateCommand
       ->add_option("-o,--output", calibrateOptions.output, "File to write")
       ->required()
@@ -198,9 +196,7 @@ int main(int argc, char **argv) {
       "rebind", "Give a compiled bundle the scales of another checkpoint:\n"
                 "rewrites launch constants and digests, compiles nothing,\n"
                 "and refuses where the code itself would change");
-  rebindCommand->add_option("bundle", rebindOptions.bundle, "Bundle folder")
-      ->required()
-      ->type_name("");
+  addPath(*rebindCommand, "bundle", rebindOptions.bundle, "Bundle folder");
   rebindCommand
       ->add_option("--checkpoint", rebindOptions.checkpoint,
                    "Folder or file with the new scales")

@@ -1,7 +1,7 @@
 //===- PtxText.h - Cutting and joining PTX modules --------------*- C++ -*-===//
 
-#ifndef KVCACHE_LIB_BUNDLE_PTXTEXT_H
-#define KVCACHE_LIB_BUNDLE_PTXTEXT_H
+#ifndef KVCACHE_BUNDLE_PTXTEXT_H
+#define KVCACHE_BUNDLE_PTXTEXT_H
 
 #include <string>
 #include <utility>
@@ -22,4 +22,4 @@ struct PtxModule {
 
 } // namespace kvcache
 
-#endif // KVCACHE_LIB_BUNDLE_PTXTEXT_H
+#endif // KVCACHE_BUNDLE_PTXTEXT_H
