@@ -447,13 +447,10 @@ static void bulkCopy(Warp &w, const Instr &i) {
                "bulk copy of " + std::to_string(n) + " bytes from " +
                    hex(from[l]) + " to shared address " + hex(to[l]) +
                    "; all must be multiples of 16",
-               from[l]);
+               from[l], bufferName(c, from[l]));
     Buffer *b = c.findBuffer(from[l], from[l] + n);
     if (!b) {
-      w.report(FindingKind::OutOfBounds, i, l,
-               "bulk copy of " + std::to_string(n) + " bytes from " +
-                   hex(from[l]) + ", which is not inside one buffer",
-               from[l]);
+      reportOutside(w, i, l, from[l], n, Access::AsyncRead);
       continue;
     }
     if (to[l] < sharedStart || u64(to[l]) + n > sharedStart + c.sharedBytes) {

@@ -103,10 +103,10 @@ void atomicLanes(Warp &w, const Instr &i, F operation) {
         if (!x.init[l])
           continue;
         if (i.flags != AtomicExchange && !allValid(x.init[l], sizeof(T)))
-          w.report(FindingKind::Uninitialised, i, l,
-                   "atomic update of bytes at " + hex(a[l]) +
-                       " that nobody wrote",
-                   a[l]);
+          w.report(
+              FindingKind::Uninitialised, i, l,
+              "atomic update of bytes at " + hex(a[l]) + " that nobody wrote",
+              a[l], x.global >> l & 1 ? bufferName(*w.cta, a[l]) : "shared");
         markValid(x.init[l], sizeof(T));
       }
     if (i.nd)

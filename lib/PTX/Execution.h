@@ -281,6 +281,11 @@ void locate(Warp &w, const Instr &i, u64 *a, u32 n, Access access, Where &x,
             u32 raceMask);
 void globalAccess(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
                   Access access, Where &x);
+/// An access of global memory that is not inside one buffer.
+void reportOutside(Warp &w, const Instr &i, int lane, u64 address, u32 n,
+                   Access access);
+/// Of the buffer at a global address; empty: there is none.
+std::string bufferName(Cta &c, u64 address);
 u32 sharedAccess(Warp &w, const Instr &i, const u64 *a, u32 mask, u32 n,
                  Access access, bool async = false, u32 raceMask = ~0u);
 void markValid(u8 *p, u32 n);

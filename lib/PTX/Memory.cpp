@@ -80,8 +80,13 @@ static const char *verb(Access access) {
   return "";
 }
 
-static void reportOutside(Warp &w, const Instr &i, int lane, u64 address, u32 n,
-                          Access access) {
+std::string kvcache::ptx::bufferName(Cta &c, u64 address) {
+  const Buffer *b = c.findBuffer(address, address + 1);
+  return b ? b->name : std::string();
+}
+
+void kvcache::ptx::reportOutside(Warp &w, const Instr &i, int lane, u64 address,
+                                 u32 n, Access access) {
   for (const RemovedBuffer &b : *w.launch->removed)
     if (address >= b.address && address < b.address + b.size) {
       w.report(FindingKind::UseAfterFree, i, lane,
@@ -127,7 +132,7 @@ void kvcache::ptx::globalAccess(Warp &w, const Instr &i, const u64 *a, u32 mask,
         w.report(FindingKind::Misaligned, i, l,
                  std::string(verb(access)) + " at " + hex(a[l]) +
                      ", which is not a multiple of " + std::to_string(n),
-                 a[l]);
+                 a[l], bufferName(*w.cta, a[l]));
         break;
       }
     }

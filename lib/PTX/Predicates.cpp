@@ -325,6 +325,10 @@ void ctaBarrier(Warp &w, const Instr &i) {
   w.barrierCount = i.s[1] == none ? 0 : w.r<u32>(i.s[1])[l];
   if (!w.launch->options.synccheck)
     return;
+  if ((i.flags & 8) && w.lanes != w.alive)
+    w.report(FindingKind::Sync, i, __builtin_ctz(w.alive & ~w.lanes),
+             "lanes " + hex(w.alive & ~w.lanes) +
+                 " of the warp do not execute this barrier, which needs all");
   const u32 most = u32(w.cta->warps.size()) * 32;
   if (w.barrierId > 15)
     w.report(FindingKind::Sync, i, l,
@@ -488,6 +492,8 @@ bool lowerBarrier(Builder &b, const Statement &s, Instr &i) {
     return false;
   i.control = Control::CtaBarrier;
   i.fn = ctaBarrier;
+  // bar is barrier.aligned: all lanes of a warp together.
+  const int aligned = s.op() == "bar" || s.has("aligned") ? 8 : 0;
   // A thread count, or a barrier number that is not fixed: maybe a part only.
   if (o.size() > (s.has("red") ? 3 : 1) || s.has("arrive"))
     b.kernel.partialOrder = true;
@@ -500,8 +506,8 @@ bool lowerBarrier(Builder &b, const Statement &s, Instr &i) {
       i.s[1] = b.source(o[1], 1);
       i.ns = 2;
     }
-    i.flags = s.has("arrive") ? 1 : 0;
-    return i.flags == 0 || o.size() == 2;
+    i.flags = u16(aligned | (s.has("arrive") ? 1 : 0));
+    return !s.has("arrive") || o.size() == 2;
   }
   if (s.has("red")) { // d|p, barrier, (count,) predicate
     if (o.size() < 3)
@@ -513,7 +519,7 @@ bool lowerBarrier(Builder &b, const Statement &s, Instr &i) {
       i.ns = 2;
     }
     i.ps = b.predicateSource(o.back(), i.psNeg);
-    i.flags = u16(2 | (s.has("or") ? 4 : 0));
+    i.flags = u16(aligned | 2 | (s.has("or") ? 4 : 0));
     if (s.has("popc")) {
       i.d[0] = b.destination(o[0], 1);
       i.nd = 1;

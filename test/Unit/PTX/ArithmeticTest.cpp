@@ -240,6 +240,39 @@ TEST_F(ArithmeticTest, TranscendentalsAreCloseAndKeepSpecials) {
   EXPECT_NEAR(oneFloat("tanh.approx.f32 %r4, %r1;", 0.5), std::tanh(0.5), 1e-6);
 }
 
+/// Within 2 ulp of double precision, as lib/PTX/README.md says.
+TEST_F(ArithmeticTest, ApproximationsStayWithinTheirBound) {
+  std::vector<uint32_t> in;
+  for (int n = 0; n < 4096; ++n)
+    in.push_back(bitsOf(float(n * 0.029 - 59.7)));
+  struct Case {
+    const char *op;
+    double (*want)(double);
+    bool positive;
+  };
+  const Case cases[] = {
+      {"ex2.approx.f32", [](double x) { return std::exp2(x); }, false},
+      {"lg2.approx.f32", [](double x) { return std::log2(x); }, true},
+      {"rcp.approx.f32", [](double x) { return 1 / x; }, false},
+      {"sqrt.approx.f32", [](double x) { return std::sqrt(x); }, true},
+      {"rsqrt.approx.f32", [](double x) { return 1 / std::sqrt(x); }, true},
+      {"sin.approx.f32", [](double x) { return std::sin(x); }, false},
+      {"cos.approx.f32", [](double x) { return std::cos(x); }, false},
+      {"tanh.approx.f32", [](double x) { return std::tanh(x); }, false}};
+  for (const Case &c : cases) {
+    std::vector<uint32_t> got = each(std::string(c.op) + " %r4, %r1;", in);
+    for (size_t n = 0; n < in.size(); ++n) {
+      double x = double(floatOf(in[n]));
+      if (c.positive && x <= 0)
+        continue;
+      float want = float(c.want(x));
+      float ulp = std::nextafterf(std::fabs(want), inf) - std::fabs(want);
+      ASSERT_LE(std::fabs(double(floatOf(got[n])) - c.want(x)), 2.0 * ulp)
+          << c.op << " " << x;
+    }
+  }
+}
+
 TEST_F(ArithmeticTest, MinMaxAndSigns) {
   EXPECT_EQ(oneFloat("max.f32 %r4, %r1, %r2;", nan, 3), 3.f);
   EXPECT_TRUE(std::isnan(oneFloat("max.NaN.f32 %r4, %r1, %r2;", nan, 3)));

@@ -237,6 +237,93 @@ TEST_F(CheckerTest, SyncNeedsItsLanes) {
                  32));
 }
 
+/// Half of a warp at an aligned barrier; barrier.sync without .aligned takes
+/// threads one by one.
+TEST_F(CheckerTest, BarrierUnderAPredicateOfSomeLanes) {
+  const std::string some = "setp.lt.u32 %p1, %r0, 16;\n";
+  for (const char *barrier :
+       {"bar.sync 0;", "barrier.sync.aligned 0;", "bar.arrive 1, 64;",
+        "bar.red.or.pred %p2, 0, "
+        "%p1;"})
+    expectOnly(FindingKind::Sync, run(some + "@%p1 " + barrier, 32));
+  expectClean(run(some + "@%p1 barrier.sync 0;", 32));
+  expectClean(run("setp.lt.u32 %p1, %r0, 16; @%p1 ret; bar.sync 0;", 32));
+  expectOnly(FindingKind::Sync, run("bar.sync 16;"));
+  expectOnly(FindingKind::Sync, run("bar.sync 1, 48;"));
+}
+
+TEST_F(CheckerTest, MbarrierMisuse) {
+  const std::string init =
+      "setp.eq.u32 %p1, %r0, 0; add.u32 %r9, %r50, 4080;\n"
+      "@%p1 mbarrier.init.shared.b64 [%r9], 64;\nbar.sync 0;\n";
+  const std::string arrive = "mbarrier.arrive.shared.b64 %d6, [%r9];\n";
+  auto wait = [](const std::string &parity) {
+    return "W: mbarrier.try_wait.parity.shared.b64 %p2, [%r9], " + parity +
+           "; @!%p2 bra W;\n";
+  };
+  const std::string write = "st.shared.u32 [%r52], %r0;\n";
+  const std::string read = "xor.b32 %r1, %r51, 128; add.u32 %r1, %r1, %r50;\n"
+                           "ld.shared.u32 %r2, [%r1];\n"
+                           "st.global.u32 [%d4], %r2;\n";
+  expectClean(run(init + write + arrive + wait("0") + read));
+  // The parity of the phase before lets everybody through.
+  EXPECT_TRUE(byKind(run(init + write + arrive + wait("1") + read))
+                  .count(FindingKind::Race));
+  // After inval, and without init, it is no mbarrier.
+  const std::string end = "bar.sync 0;\n@%p1 mbarrier.inval.shared.b64 [%r9];\n"
+                          "bar.sync 0;\n";
+  expectClean(run(init + arrive + wait("0") + end + init + arrive));
+  LaunchReport report = run(init + arrive + wait("0") + end + arrive);
+  expectOnly(FindingKind::Uninitialised, report);
+  EXPECT_EQ(report.findings[0].buffer, "shared");
+  expectOnly(FindingKind::Uninitialised,
+             run("add.u32 %r9, %r50, 4080;\n" + arrive));
+  expectOnly(FindingKind::Sync,
+             run("setp.eq.u32 %p1, %r0, 0;\n"
+                 "@%p1 mbarrier.init.shared.b64 [%r50], 0;"));
+  // Copies of this thread, with and without an arrival of its own.
+  const std::string copy =
+      "shl.b32 %r1, %r0, 4; add.u32 %r1, %r1, %r50; mul.wide.u32 %d6, %r0, "
+      "16;\n"
+      "add.s64 %d6, %d6, %d0; cp.async.cg.shared.global [%r1], [%d6], 16;\n";
+  const std::string other = "xor.b32 %r3, %r1, 512; ld.shared.u32 %r2, [%r3];\n"
+                            "st.global.u32 [%d4], %r2;\n";
+  for (bool late : {false, true}) {
+    options.lateCopies = late;
+    expectClean(run(init + copy +
+                    "cp.async.mbarrier.arrive.noinc.shared.b64 [%r9];\n" +
+                    wait("0") + other));
+    expectClean(run(init + copy +
+                    "cp.async.mbarrier.arrive.shared.b64 [%r9];\n" + arrive +
+                    wait("0") + other));
+  }
+}
+
+TEST_F(CheckerTest, FindingsNameTheBuffer) {
+  auto first = [&](const std::string &body) {
+    LaunchReport report = run(body, 1);
+    return report.findings.empty() ? Finding() : report.findings[0];
+  };
+  Finding f = first("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%d0+8];");
+  EXPECT_EQ(f.kind, FindingKind::Misaligned);
+  EXPECT_EQ(f.buffer, "input");
+  f = first("atom.global.add.u32 %r1, [%d1+2], 1;");
+  EXPECT_EQ(f.kind, FindingKind::Misaligned);
+  EXPECT_EQ(f.buffer, "output");
+  f = first("atom.shared.add.u32 %r1, [%r50], 1;");
+  EXPECT_EQ(f.kind, FindingKind::Uninitialised);
+  EXPECT_EQ(f.buffer, "shared");
+  const std::string bulk =
+      "mbarrier.init.shared.b64 [%r50], 1; add.u32 %r8, %r50, 16;\n"
+      "mov.u32 %r7, 64; add.u64 %d6, %d0, 4064;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%r8], [%d6], %r7, [%r50];\n";
+  f = first(bulk);
+  EXPECT_EQ(f.kind, FindingKind::OutOfBounds);
+  EXPECT_EQ(f.buffer, "input");
+  EXPECT_NE(f.message.find("offset 4064"), std::string::npos) << f.message;
+}
+
 TEST_F(CheckerTest, DivergentBarrier) {
   LaunchReport report = run("setp.lt.u32 %p1, %r0, 16; @%p1 bra Skip;\n"
                             "bar.sync 0;\nbra End;\nSkip: bar.sync 0;\nEnd:",
