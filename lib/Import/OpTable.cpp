@@ -169,6 +169,8 @@ private:
 
   ForeignOpSpec readOp(const json::Value &value, const std::string &where);
   void checkOp(const ForeignOpSpec &spec, const std::string &where);
+  void checkLatentOp(const ForeignOpSpec &spec, const std::string &where,
+                     SmallVectorImpl<ForeignOperandRole> &needed);
 };
 
 } // namespace
@@ -177,13 +179,14 @@ ForeignOpSpec Reader::readOp(const json::Value &value,
                              const std::string &where) {
   ForeignOpSpec spec;
   spec.positional = true;
-  const json::Object *op =
-      getObject(value, where,
-                {"name", "kind", "layer", "operands", "attributes", "results"});
+  const json::Object *op = getObject(
+      value, where,
+      {"name", "kind", "latent", "layer", "operands", "attributes", "results"});
   if (!op)
     return spec;
   spec.name = getString(*op, "name", where, /*required=*/true);
   spec.kind = getWord<ForeignOpKind>(*op, "kind", where, kKinds);
+  spec.isLatent = getBool(*op, "latent", where, false);
   if (spec.kind == ForeignOpKind::QuantizeQuery)
     spec.namesLayer = false;
   forEach(*op, "operands", where + ".", /*required=*/true,
@@ -250,6 +253,32 @@ ForeignOpSpec Reader::readOp(const json::Value &value,
   return spec;
 }
 
+/// An op of MLA: its attention has rows of the latent cache too, and its output
+/// tells the heads' value dim.
+void Reader::checkLatentOp(const ForeignOpSpec &spec, const std::string &where,
+                           SmallVectorImpl<ForeignOperandRole> &needed) {
+  using Role = ForeignOperandRole;
+  if (spec.kind == ForeignOpKind::Attention)
+    needed.append({Role::Key, Role::Value});
+  if (spec.kind == ForeignOpKind::Attention ||
+      spec.kind == ForeignOpKind::UpdateAndAttention)
+    needed.push_back(Role::Output);
+  if (spec.kind == ForeignOpKind::CalculateScales ||
+      spec.kind == ForeignOpKind::QuantizeQuery)
+    fail(where + ".latent", "an op of this kind is the same with MLA");
+  for (const ForeignOperand &operand : spec.operands)
+    if (operand.role == Role::KeyPages || operand.role == Role::ValuePages)
+      fail(where + ".operands",
+           "\"" + operand.name +
+               "\": pages of a latent cache are not kept as values; give them "
+               "the role \"replaced\"");
+  for (ForeignAttributeRole role :
+       {ForeignAttributeRole::QueryHeads, ForeignAttributeRole::KVHeads})
+    if (!spec.getAttributeName(role).empty())
+      fail(where + ".attributes", "\"" + spec.getAttributeName(role) +
+                                      "\": rows of an op of MLA are not flat");
+}
+
 /// What the kind needs is there, once.
 void Reader::checkOp(const ForeignOpSpec &spec, const std::string &where) {
   using Role = ForeignOperandRole;
@@ -269,6 +298,8 @@ void Reader::checkOp(const ForeignOpSpec &spec, const std::string &where) {
     needed = {Role::Query, Role::Replaced, Role::Output};
     break;
   }
+  if (spec.isLatent)
+    checkLatentOp(spec, where, needed);
   for (const Word<Role> &word : ArrayRef(kOperandRoles)) {
     unsigned count =
         llvm::count_if(spec.operands, [&](const ForeignOperand &operand) {

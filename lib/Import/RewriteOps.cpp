@@ -305,40 +305,42 @@ void Importer::rewrite() {
       return with ? Value(with.getHandle()) : getHandle(layer.cache, op);
     };
     Value output;
+    auto passes = [&](ForeignOperandRole role) {
+      return llvm::any_of(imported.spec->operands,
+                          [&](const ForeignOperand &operand) {
+                            return operand.role == role &&
+                                   imported.call.getOperand(operand.name);
+                          });
+    };
     if (imported.updates()) {
       ++numWrites;
+      bool replaced = passes(ForeignOperandRole::Replaced);
       if (imported.spec->isLatent) {
         created =
             createLatentWrite(builder, imported, getHandle(layer.cache, op));
-        op->emitRemark() << "layer '" << imported.layer
-                         << "': the k scale that the graph passes as an "
-                            "argument stays unused; @"
-                         << layer.cache.getKScale() << " takes its place";
+        if (replaced)
+          op->emitRemark() << "layer '" << imported.layer
+                           << "': the k scale that the graph passes as an "
+                              "argument stays unused; @"
+                           << layer.cache.getKScale() << " takes its place";
+      } else {
+        Value rows[2];
+        for (auto [row, operand] :
+             {std::pair<Value *, OperandRef>{&rows[0], imported.key},
+              {&rows[1], imported.value}})
+          *row = makeRows(builder, op->getLoc(), toBuiltin(operand),
+                          imported.kvHeads);
+        created = WriteOp::create(builder, op->getLoc(), rows[0], rows[1],
+                                  handleFor());
+        if (replaced || (passes(ForeignOperandRole::KeyPages) && !with))
+          op->emitRemark()
+              << "layer '" << imported.layer
+              << "': the caches, the slot mapping and the scales that "
+                 "the graph passes as arguments stay unused; @"
+              << layer.cache.getSymName()
+              << ", its group and the checkpoint's scales take their "
+                 "place";
       }
-    }
-    if (imported.updates() && !imported.spec->isLatent) {
-      Value rows[2];
-      for (auto [row, operand] :
-           {std::pair<Value *, OperandRef>{&rows[0], imported.key},
-            {&rows[1], imported.value}})
-        *row = makeRows(builder, op->getLoc(), toBuiltin(operand),
-                        imported.kvHeads);
-      created =
-          WriteOp::create(builder, op->getLoc(), rows[0], rows[1], handleFor());
-      bool replaced = llvm::any_of(
-          imported.spec->operands, [&](const ForeignOperand &operand) {
-            return (operand.role == ForeignOperandRole::Replaced ||
-                    (operand.role == ForeignOperandRole::KeyPages && !with)) &&
-                   imported.call.getOperand(operand.name);
-          });
-      if (replaced)
-        op->emitRemark()
-            << "layer '" << imported.layer
-            << "': the caches, the slot mapping and the scales that "
-               "the graph passes as arguments stay unused; @"
-            << layer.cache.getSymName()
-            << ", its group and the checkpoint's scales take their "
-               "place";
     }
     if (imported.attends()) {
       std::tie(created, output) =
