@@ -530,14 +530,16 @@ constexpr int prefillRows(int group, int headDim, int warps) {
 
 /// Shared memory of the prefill kernel: queries of each warp, K and V of a tile
 /// in f16, and the codes of two tiles. The results of the warps take the place
-/// of the tiles.
+/// of the tiles. Behind them, what a CTA keeps for the end, and a word that
+/// tells whether it arrived last.
 [[gnu::always_inline]] constexpr inline int
 prefillSharedBytes(int headDim, int columns, int queryType, int warps) {
   return warps * queryBytes(headDim, columns, queryType) +
          maxOf(2 * prefillTile * rowPitch(headDim, 2) +
                    2 * 2 * prefillTile * headDim,
                warps * tilesN(columns) * columnsPerTile *
-                   (mergePitch(headDim) + 2) * 4);
+                   (mergePitch(headDim) + 2) * 4) +
+         32;
 }
 
 /// Warps of a prefill CTA: 8 share the work of copying and converting a tile,
@@ -735,11 +737,11 @@ constexpr Grid attentionLaunchGrid(int maxTokens, int maxSequences,
 
 constexpr Grid prefillLaunchGrid(int maxTokens, int maxSequences,
                                  int queryHeads, int kvHeads, int headDim,
-                                 int warps) {
+                                 int warps, int numSplits) {
   return {attentionGridX(queryHeads, kvHeads, 1, headDim),
           rowBlocks(maxTokens, maxSequences,
                     prefillRows(queryHeads / kvHeads, headDim, warps)),
-          1};
+          numSplits};
 }
 
 constexpr Grid mlaLaunchGrid(int maxTokens, int maxSequences, int heads,
@@ -767,8 +769,8 @@ struct SplitChoice {
 /// window. `sharedBytes` is that of the launch.
 constexpr SplitChoice chooseSplits(int arch, int sharedBytes, int pageSize,
                                    int tile, int gridX, int gridY,
-                                   long long keys,
-                                   double mergePerSplit = 0.125) {
+                                   long long keys, double mergePerSplit = 0.125,
+                                   int most = maxSplits) {
   long long resident =
       static_cast<long long>(maxOf(1, ctasPerSM(arch, sharedBytes))) *
       machineOf(arch).multiprocessors;
@@ -778,7 +780,7 @@ constexpr SplitChoice chooseSplits(int arch, int sharedBytes, int pageSize,
   int perIteration = warpsPerCta * tile;
   int best = 1;
   double bestCost = 0;
-  for (int n = 1; n <= maxSplits; ++n) {
+  for (int n = 1; n <= most; ++n) {
     // Splits that the step of `splitTokens` leaves without work are no use.
     if (n > 1 && (capacity + granule - 1) / granule < n)
       break;
@@ -805,6 +807,26 @@ constexpr SplitChoice chooseMlaSplits(int arch, int sharedBytes, int columns,
                                       long long keys) {
   return chooseSplits(arch, sharedBytes, 1, tile / warpsPerCta, gridX, gridY,
                       keys, columns / 64.0);
+}
+
+/// The same for prefill, where a tile serves all warps of a CTA. A partial is
+/// written and read: 256 columns of 128 dims are 128 KiB, about as long on
+/// their way through L2 as the products of a tile take. So there are no more
+/// splits than fill the machine once, which bounds the workspace, too.
+constexpr SplitChoice choosePrefillSplits(int arch, int sharedBytes,
+                                          int columns, int warps, int gridX,
+                                          int gridY, long long keys) {
+  // The registers hold 8 warps on a multiprocessor.
+  int shared = maxOf(sharedBytes, machineOf(arch).sharedPerSM * warps / 8 -
+                                      machineOf(arch).reservedPerCta);
+  long long resident = static_cast<long long>(ctasPerSM(arch, shared)) *
+                       machineOf(arch).multiprocessors;
+  long long most = resident / (static_cast<long long>(gridX) * gridY);
+  return chooseSplits(arch, shared, 1, prefillTile / warpsPerCta, gridX, gridY,
+                      keys, columns / 256.0,
+                      most < 1           ? 1
+                      : most > maxSplits ? maxSplits
+                                         : static_cast<int>(most));
 }
 
 } // namespace kernels

@@ -51,6 +51,11 @@ KVCACHE_DEVICE bool isLive(const AttentionShape &shape, const Columns &live,
                              : live.rows > 0 && column < shape.columns;
   return real && (shape.group % shape.heads == 0 || head < live.heads);
 }
+/// Columns among which the live ones are.
+KVCACHE_DEVICE int liveColumns(const AttentionShape &shape,
+                               const Columns &live) {
+  return shape.rows > 1 ? live.rows * shape.heads : shape.columns;
+}
 /// Rows of [headDim] between the CTA's first query and that of a column.
 KVCACHE_DEVICE int columnOffset(const AttentionShape &shape, int column) {
   return shape.rows > 1
@@ -428,6 +433,46 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
         ptx::storeSharedV2(pairs + (warp * columns + column + h) * 8,
                            unset ? ptx::asFloat(minusInfinity) : -negRef, sum);
     }
+  }
+}
+
+/// Weight of a partial result: 0 without tokens, whatever the common reference.
+KVCACHE_DEVICE float weightOf(float part, float ref) {
+  return ptx::exp2(part - (ref == ptx::asFloat(minusInfinity) ? 0.f : ref));
+}
+
+/// Merges `count` warps from `first` on, each with results of `columns`
+/// columns, for four dims of a column.
+KVCACHE_DEVICE void mergeWarps(const AttentionShape &shape, u32 shared,
+                               u32 pairs, int first, int count, int columns,
+                               int column, int dim, float *o, float &ref,
+                               float &sum) {
+  const int pitch = 4 * mergePitch(shape.headDim);
+  const int padded = tilesN(columns) * columnsPerTile;
+  const int row = first * padded + column;
+  float pair[warpsPerCta][2];
+#pragma unroll
+  for (int w = 0; w < warpsPerCta; ++w)
+    ptx::loadSharedV2(pair[w],
+                      pairs + (minOf(w, count - 1) * padded + row) * 8);
+  ref = pair[0][0];
+#pragma unroll
+  for (int w = 1; w < warpsPerCta; ++w)
+    ref = ptx::maxF32(ref, pair[w][0]);
+  sum = 0.f;
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    o[e] = 0.f;
+#pragma unroll
+  for (int w = 0; w < warpsPerCta; ++w) {
+    if (w >= count)
+      break;
+    float f = weightOf(pair[w][0], ref), x[4];
+    ptx::loadSharedV4(x, shared + (w * padded + row) * pitch + dim * 4);
+    sum = __builtin_fmaf(f, pair[w][1], sum);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      o[e] = __builtin_fmaf(f, x[e], o[e]);
   }
 }
 

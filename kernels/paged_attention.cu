@@ -143,35 +143,6 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
     applyNaN(shape, state);
 }
 
-/// Merges the four warps for four dims of a column.
-KVCACHE_DEVICE void mergeWarps(const AttentionShape &shape, u32 shared,
-                               u32 pairs, int column, int dim, float *o,
-                               float &ref, float &sum) {
-  const int pitch = 4 * mergePitch(shape.headDim);
-  const int columns = tilesN(shape.columns) * columnsPerTile;
-  float pair[warpsPerCta][2];
-#pragma unroll
-  for (int w = 0; w < warpsPerCta; ++w)
-    ptx::loadSharedV2(pair[w], pairs + (w * columns + column) * 8);
-  ref = pair[0][0];
-#pragma unroll
-  for (int w = 1; w < warpsPerCta; ++w)
-    ref = ptx::maxF32(ref, pair[w][0]);
-  sum = 0.f;
-#pragma unroll
-  for (int e = 0; e < 4; ++e)
-    o[e] = 0.f;
-#pragma unroll
-  for (int w = 0; w < warpsPerCta; ++w) {
-    float f = weightOf(pair[w][0], ref), x[4];
-    ptx::loadSharedV4(x, shared + (w * columns + column) * pitch + dim * 4);
-    sum = __builtin_fmaf(f, pair[w][1], sum);
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      o[e] = __builtin_fmaf(f, x[e], o[e]);
-  }
-}
-
 /// The kernel: see kvcache_paged_attention.
 KVCACHE_DEVICE void
 pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
@@ -264,23 +235,8 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const Partials part = partialsOf(
       shape, partials, counters, static_cast<i64>(y) * (kv_heads * blocks) + x,
       split, splits, num_splits);
-  const int lanes = lanesPerColumn(shape), quads = head_dim / 4;
-  const int columnsAtOnce = threadsPerCta / lanes;
-#pragma unroll 1
-  for (int i = 0; i < ceilDiv(shape.columns, columnsAtOnce); ++i) {
-    int column = static_cast<int>(thread) / lanes + i * columnsAtOnce;
-    if (!isLive(shape, live, column))
-      continue;
-#pragma unroll
-    for (int k = 0; k < ceilDiv(quads, lanes); ++k) {
-      int dim = (static_cast<int>(lane) % lanes + k * lanes) * 4;
-      if (dim >= head_dim)
-        continue;
-      float o[4], ref, sum;
-      mergeWarps(shape, shared, pairs, column, dim, o, ref, sum);
-      storePart(shape, has_lse != 0, results, part, column, dim, o, ref, sum);
-    }
-  }
+  storeColumns(shape, has_lse != 0, results, part, live, shape.columns,
+               warpsPerCta, shared, pairs, threadsPerCta, thread);
   finishSplits(shape, has_lse != 0, results, live, part, flag, threadsPerCta,
                thread);
 }

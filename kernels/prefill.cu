@@ -5,13 +5,17 @@
 //===----------------------------------------------------------------------===//
 //
 // A CTA is one (KV head and block of its query heads, block of a sequence's
-// query rows). Each warp has rows of its own, 32 columns of (row, head) for
-// head dims up to 128; all share the tiles of K and V. A tile of 64 keys
+// query rows, split). Each warp has rows of its own, 32 columns of (row, head)
+// for head dims up to 128; all share the tiles of K and V. A tile of 64 keys
 // arrives as codes by cp.async, one tile ahead, becomes f16 once, and then
 // serves all warps:
 //
 //   codes of tile i + 1, i + 2 on their way
 //   barrier | codes i -> f16, each its share | barrier | steps of each warp
+//
+// Where a block has so few rows that warps would have none, as that of a
+// sequence in decode, the warps divide the steps of a tile, too, and merge at
+// the end.
 //
 // A step of 16 or 32 keys is tileStep of decode attention for a cache of f16.
 // Steps that a warp's rows see wholly skip the mask; those that none of its
@@ -20,7 +24,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "attention.h"
+#include "splits.h"
 
 namespace kvcache {
 namespace kernels {
@@ -46,15 +50,21 @@ KVCACHE_DEVICE void copyCodes(const AttentionShape &shape, const Tiles &tiles,
     key = minOf(key, tiles.keys - 1);
     if (shape.hasWindow)
       key = maxOf(tiles.firstKey, key);
-    u64 page =
-        static_cast<u32>(ptx::loadI32(tiles.table, key / shape.pageSize));
-    int inPage = key % shape.pageSize, chunk = unit % units * 16;
+    // Not negative, and divided as such.
+    const u32 at = static_cast<u32>(key), size = shape.pageSize;
+    const u64 page = static_cast<u32>(ptx::loadI32(tiles.table, at / size));
+    const i64 inPage = at % size;
+    // Registers are there to add it to the base outside the loop, or not.
+    const int chunk = unit % units * 16;
+    const int before = shape.headDim <= 64 ? chunk : 0, behind = chunk - before;
     ptx::copyAsync16(shared + unit * 16,
-                     tiles.kHead + page * static_cast<u64>(shape.kPageStride) +
-                         static_cast<i64>(inPage) * shape.kTokenStride + chunk);
+                     tiles.kHead + before +
+                         page * static_cast<u64>(shape.kPageStride) +
+                         inPage * shape.kTokenStride + behind);
     ptx::copyAsync16(shared + (all + unit) * 16,
-                     tiles.vHead + page * static_cast<u64>(shape.vPageStride) +
-                         static_cast<i64>(inPage) * shape.vTokenStride + chunk);
+                     tiles.vHead + before +
+                         page * static_cast<u64>(shape.vPageStride) +
+                         inPage * shape.vTokenStride + behind);
   }
 }
 
@@ -84,26 +94,36 @@ KVCACHE_DEVICE void convertCodes(const AttentionShape &shape,
   }
 }
 
+/// How many warps, as a power of two, share the rows of one and divide the
+/// steps of a tile. `live`: rows of the CTA.
+KVCACHE_DEVICE int sharingOf(int live, int warpRows, int warps, int steps) {
+  const int groups = ceilDiv(live, warpRows);
+  return steps >= 4 && 4 * groups <= warps ? 2 : 2 * groups <= warps ? 1 : 0;
+}
+
 } // namespace kernels
 } // namespace kvcache
 
 using namespace kvcache::kernels;
 
 // Arguments as those of kvcache_paged_attention. Grid (attentionGridX of one
-// row, rowBlocks of prefillRows, 1), 32 threads for each of
+// row, rowBlocks of prefillRows, num_splits), 32 threads for each of
 // prefillWarps, prefillSharedBytes.
-KVCACHE_EXPORT kvcache_prefill(
-    const void *q, const void *k_pages, const void *v_pages,
-    const int *page_table, const int *lengths, const int *query_start,
-    void *out, float *lse, const float *sinks, const float *alibi_slopes,
-    float score_scale, float output_scale, float soft_cap, int max_tokens,
-    int max_sequences, int max_pages_per_sequence, int window,
-    // structural constants
-    int arch, int q_type, int out_type, int cache_type, int q_heads,
-    int kv_heads, int head_dim, int page_size, long long k_page_stride,
-    int k_token_stride, int k_head_stride, long long v_page_stride,
-    int v_token_stride, int v_head_stride, int has_window, int has_soft_cap,
-    int has_sinks, int has_alibi, int has_lse, int warps) {
+KVCACHE_EXPORT
+kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
+                const int *page_table, const int *lengths,
+                const int *query_start, void *out, float *lse, float *partials,
+                unsigned *counters, const float *sinks,
+                const float *alibi_slopes, float score_scale,
+                float output_scale, float soft_cap, int max_tokens,
+                int max_sequences, int max_pages_per_sequence, int window,
+                // structural constants
+                int arch, int q_type, int out_type, int cache_type, int q_heads,
+                int kv_heads, int head_dim, int page_size,
+                long long k_page_stride, int k_token_stride, int k_head_stride,
+                long long v_page_stride, int v_token_stride, int v_head_stride,
+                int has_window, int has_soft_cap, int has_sinks, int has_alibi,
+                int split_tokens, int num_splits, int has_lse, int warps) {
   const int group = q_heads / kv_heads, threads = 32 * warps;
   const int heads = headsPerCta(group, 1, head_dim);
   const int warpRows = prefillRowsPerWarp(group, head_dim);
@@ -139,6 +159,9 @@ KVCACHE_EXPORT kvcache_prefill(
                                 has_lse != 0};
   AttentionShape shape = codes;
   shape.cacheType = CacheF16; // what the tiles hold
+  AttentionShape ofCta = shape;
+  ofCta.rows = rows;
+  ofCta.columns = warps * shape.columns;
   const float unit = decodedUnit(arch, cache_type);
   const int blocks = ceilDiv(group, heads);
 
@@ -150,29 +173,58 @@ KVCACHE_EXPORT kvcache_prefill(
   if (!findBlock(shape, query_start, lengths, max_tokens, max_sequences,
                  max_pages_per_sequence, rows, y, x % blocks, lane, block))
     return;
-  // This warp's rows.
-  int row0 = static_cast<int>(warp) * warpRows;
+  const int split = num_splits > 1 ? static_cast<int>(ptx::ctaZ()) : 0;
+  const int firstKey = has_window ? maxOf(0, block.high - 1 - window) : 0;
+  const int step = shape.tile;
+  const auto resultsAt = [&](int row) -> Results {
+    i64 column = static_cast<i64>(row) * q_heads + head0;
+    return {static_cast<u8 *>(out) +
+                column * head_dim * activationBytes(out_type),
+            lse + column, output_scale * unit, sinks + head0};
+  };
+  if (block.keys <= 0) {
+    if (split == 0)
+      storeEmpty(ofCta, has_lse != 0, resultsAt(block.first), block.live,
+                 threads, thread);
+    return;
+  }
+  int begin = firstKey / step * step;
+  int share = tokensPerSplit(block.keys - begin, split_tokens, num_splits);
+  int splits = num_splits > 1 ? ceilDiv(block.keys - begin, share) : 1;
+  if (split >= splits)
+    return;
+  begin += split * share;
+  Tiles tiles;
+  tiles.firstKey = firstKey;
+  tiles.keys = minOf(begin + share, block.keys);
+
+  // This warp's rows, and which steps of a tile it takes.
+  const int shift =
+      sharingOf(block.live.rows, warpRows, warps, prefillTile / step);
+  int row0 = static_cast<int>(warp >> shift) * warpRows;
   Columns live = {maxOf(0, minOf(warpRows, block.live.rows - row0)),
                   block.live.heads};
   int high = block.high + row0; // keys of the warp's first row
-  int keys = live.rows > 0 ? minOf(high + live.rows - 1, block.keys) : 0;
+  int keys = live.rows > 0 ? minOf(high + live.rows - 1, tiles.keys) : 0;
   int low = has_window ? high - 1 - window : 0;
-
-  Tiles tiles;
-  tiles.keys = block.keys;
-  tiles.firstKey = has_window ? maxOf(0, block.high - 1 - window) : 0;
-  i64 firstColumn = static_cast<i64>(block.first + row0) * q_heads + head0;
-  Results results = {static_cast<u8 *>(out) +
-                         firstColumn * head_dim * activationBytes(out_type),
-                     lse + firstColumn, output_scale * unit, sinks + head0};
+  const int whole = minOf(high, keys) - step, stride = step << shift;
 
   u32 shared = ptx::dynamicShared();
+  const u32 kept =
+      shared + prefillSharedBytes(head_dim, shape.columns, q_type, warps) - 32;
+  if (thread == 0) { // registers are scarce until the end
+    const u32 words[4] = {
+        static_cast<u32>(block.first), static_cast<u32>(block.live.rows),
+        static_cast<u32>(block.live.heads), static_cast<u32>(splits)};
+    ptx::storeSharedV4(kept, words);
+  }
   const int queryArea = queryBytes(head_dim, shape.columns, q_type);
   Queries fragments;
   fragments.cap = soft_cap;
   loadQueries(shape,
               static_cast<const u8 *>(q) +
-                  firstColumn * head_dim * activationBytes(q_type),
+                  (static_cast<i64>(block.first + row0) * q_heads + head0) *
+                      head_dim * activationBytes(q_type),
               live, score_scale * unit, shared + warp * queryArea, 0, 1, lane,
               fragments);
   if (has_alibi)
@@ -193,18 +245,16 @@ KVCACHE_EXPORT kvcache_prefill(
                 static_cast<i64>(kvHead) * v_head_stride;
   tiles.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
-  const int step = shape.tile;
-  int base = tiles.firstKey / step * step;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (base + i * prefillTile < tiles.keys)
-      copyCodes(codes, tiles, base + i * prefillTile, staging + i * stage,
+    if (begin + i * prefillTile < tiles.keys)
+      copyCodes(codes, tiles, begin + i * prefillTile, staging + i * stage,
                 threads, thread);
     ptx::copyCommit();
   }
   u32 k = shared + fragmentOffset(shape, false, lane);
   u32 from = staging;
-  for (int token = base; token < tiles.keys; token += prefillTile) {
+  for (int token = begin; token < tiles.keys; token += prefillTile) {
     ptx::copyWait(1);
     // All codes of this tile have landed, and nobody reads the last one's f16.
     ptx::ctaSync();
@@ -217,20 +267,20 @@ KVCACHE_EXPORT kvcache_prefill(
       copyCodes(codes, tiles, token + 2 * prefillTile, from, threads, thread);
     ptx::copyCommit();
     from = from == staging ? staging + stage : staging;
-    // The steps that this warp's rows see any key of.
-    int end = minOf(prefillTile, keys - token), begin = 0;
-    if (has_window && low > token)
-      begin = (low - token) / step * step;
+    // Its steps that this warp's rows see any key of.
+    int first = has_window && low > token ? (low - token) / step : 0;
+    first += (static_cast<int>(warp) - first) & ((1 << shift) - 1);
+    const int end = minOf(token + prefillTile, keys);
+    u32 at = k + first * step * pitch;
 #pragma unroll 1
-    for (int i = begin; i < end; i += step) {
-      int key = token + i;
-      u32 at = k + i * pitch;
-      bool whole = key + step <= high && key + step <= keys &&
-                   (!has_window || key >= low + warpRows - 1);
+    for (int key = token + first * step; key < end; key += stride) {
+      bool seen =
+          key + step <= whole && (!has_window || key >= low + warpRows - 1);
       Mask mask = {low - key, high - key, has_window ? low - key : 0,
                    keys - key};
-      tileStep(shape, at, at + toV, fragments, state, !whole, false, mask, key,
+      tileStep(shape, at, at + toV, fragments, state, !seen, false, mask, key,
                lane);
+      at += stride * pitch;
     }
   }
   ptx::copyWait(0);
@@ -239,17 +289,20 @@ KVCACHE_EXPORT kvcache_prefill(
   const int padded = tilesN(shape.columns) * columnsPerTile;
   u32 pairs = shared + warps * padded * mergePitch(head_dim) * 4;
   publish(shape, soft_cap, shared, pairs, warp, lane, state);
-  ptx::warpSync();
-  const int quads = head_dim / 4;
-#pragma unroll 1
-  for (int i = static_cast<int>(lane); i < shape.columns * quads; i += 32) {
-    int column = i / quads, dim = i % quads * 4;
-    if (!isLive(shape, live, column))
-      continue;
-    float o[4], pair[2];
-    u32 at = warp * padded + column;
-    ptx::loadSharedV4(o, shared + at * mergePitch(head_dim) * 4 + dim * 4);
-    ptx::loadSharedV2(pair, pairs + at * 8);
-    storeResult(shape, has_lse != 0, results, column, dim, o, pair[0], pair[1]);
-  }
+  ptx::ctaSync();
+  u32 words[4];
+  ptx::loadSharedV4(words, kept);
+  const Results results = resultsAt(static_cast<int>(words[0]));
+  const Columns rowsOfCta = {static_cast<int>(words[1]),
+                             group % heads != 0 ? static_cast<int>(words[2])
+                                                : heads};
+  const Partials part = partialsOf(
+      ofCta, partials, counters, static_cast<i64>(y) * (kv_heads * blocks) + x,
+      split, static_cast<int>(words[3]), num_splits);
+  const int sharing =
+      1 << sharingOf(rowsOfCta.rows, warpRows, warps, prefillTile / step);
+  storeColumns(ofCta, has_lse != 0, results, part, rowsOfCta, shape.columns,
+               sharing, shared, pairs, threads, thread);
+  finishSplits(ofCta, has_lse != 0, results, rowsOfCta, part, kept + 16,
+               threads, thread);
 }

@@ -34,11 +34,6 @@ KVCACHE_DEVICE Partials partialsOf(const AttentionShape &shape, float *partials,
           counters + block, split, splits, numSplits};
 }
 
-/// Weight of a partial result: 0 without tokens, whatever the common reference.
-KVCACHE_DEVICE float weightOf(float part, float ref) {
-  return ptx::exp2(part - (ref == ptx::asFloat(minusInfinity) ? 0.f : ref));
-}
-
 /// Stores four dims of a column: the result, or a part of it.
 KVCACHE_DEVICE void storePart(const AttentionShape &shape, bool hasLse,
                               const Results &to, const Partials &part,
@@ -58,6 +53,33 @@ KVCACHE_DEVICE void storePart(const AttentionShape &shape, bool hasLse,
 /// Lanes that share a column in the merges, four dims each at a time.
 KVCACHE_DEVICE int lanesPerColumn(const AttentionShape &shape) {
   return shape.headDim <= 64 ? 16 : 32;
+}
+
+/// Merges the warps of a CTA and stores their columns. Warps have `perWarp`
+/// columns each, and `sharers` of them in a row the same ones.
+KVCACHE_DEVICE void storeColumns(const AttentionShape &shape, bool hasLse,
+                                 const Results &to, const Partials &part,
+                                 const Columns &live, int perWarp, int sharers,
+                                 u32 shared, u32 pairs, int threads,
+                                 u32 thread) {
+  const int lanes = lanesPerColumn(shape), quads = shape.headDim / 4;
+  const int columnsAtOnce = threads / lanes;
+#pragma unroll 1
+  for (int i = 0; i < ceilDiv(liveColumns(shape, live), columnsAtOnce); ++i) {
+    int column = static_cast<int>(thread) / lanes + i * columnsAtOnce;
+    if (!isLive(shape, live, column))
+      continue;
+#pragma unroll
+    for (int k = 0; k < ceilDiv(quads, lanes); ++k) {
+      int dim = (static_cast<int>(thread) % lanes + k * lanes) * 4;
+      if (dim >= shape.headDim)
+        continue;
+      float o[4], ref, sum;
+      mergeWarps(shape, shared, pairs, column / perWarp * sharers, sharers,
+                 perWarp, column % perWarp, dim, o, ref, sum);
+      storePart(shape, hasLse, to, part, column, dim, o, ref, sum);
+    }
+  }
 }
 
 /// Merges the partial results of `splits` CTAs for one column and stores it.
@@ -150,7 +172,7 @@ KVCACHE_DEVICE void finishSplits(const AttentionShape &shape, bool hasLse,
   ptx::fenceGpu();
   const int lanes = lanesPerColumn(shape), columnsAtOnce = threads / lanes;
 #pragma unroll 1
-  for (int i = 0; i < ceilDiv(shape.columns, columnsAtOnce); ++i) {
+  for (int i = 0; i < ceilDiv(liveColumns(shape, live), columnsAtOnce); ++i) {
     int column = static_cast<int>(thread) / lanes + i * columnsAtOnce;
     bool mine = isLive(shape, live, column);
     // Lanes without a column of their own read one that was written.

@@ -101,9 +101,12 @@ constexpr u32 rescaleNow = 0x40004000u;
 
 /// Whether the sums of P are a product with ones, of what P was rounded to: one
 /// instruction for 16 tokens of 8 columns. An LSE asks for more than the 11
-/// bits of P, which may have lost its smallest values.
+/// bits of P, which may have lost its smallest values. A sum takes two
+/// registers more, which ptxas finds beside the largest outputs for sm_90 and
+/// sm_100 alone.
 KVCACHE_DEVICE bool sumsByProduct(const AttentionShape &shape) {
-  return !shape.hasLse;
+  return !shape.hasLse && (tilesN(shape.columns) * shape.headDim < 512 ||
+                           (shape.arch >= 90 && shape.arch < 120));
 }
 
 /// What a warp carries from tile to tile. Index n: N tile; h: columns 2t + h.

@@ -318,9 +318,9 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
   else if (heads && value("rows") && value("num_splits"))
     grid = kernels::attentionLaunchGrid(tokens, sequences, heads, kvHeads, dim,
                                         value("rows"), value("num_splits"));
-  else if (heads && value("warps"))
+  else if (heads && value("warps") && value("num_splits"))
     grid = kernels::prefillLaunchGrid(tokens, sequences, heads, kvHeads, dim,
-                                      value("warps"));
+                                      value("warps"), value("num_splits"));
   else
     return std::nullopt;
   return std::array<int64_t, 3>{grid.x, grid.y, grid.z};

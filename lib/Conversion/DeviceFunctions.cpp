@@ -48,7 +48,8 @@ static constexpr llvm::StringRef kPrefillStructure[] = {
     "q_heads",        "kv_heads",       "head_dim",      "page_size",
     "k_page_stride",  "k_token_stride", "k_head_stride", "v_page_stride",
     "v_token_stride", "v_head_stride",  "has_window",    "has_soft_cap",
-    "has_sinks",      "has_alibi",      "has_lse",       "warps"};
+    "has_sinks",      "has_alibi",      "split_tokens",  "num_splits",
+    "has_lse",        "warps"};
 
 static constexpr llvm::StringRef kQuantizeStructure[] = {"arch", "in_type",
                                                          "cache_type"};
@@ -62,9 +63,6 @@ static constexpr llvm::StringRef kCopyStructure[] = {
     "k_page_stride", "k_token_stride", "k_head_stride", "v_row_bytes",
     "v_page_stride", "v_token_stride", "v_head_stride"};
 static constexpr OptionalPointer kCopyOptional[] = {{1, "v_row_bytes", 1}};
-
-static constexpr OptionalPointer kPrefillOptional[] = {
-    {7, "has_lse", 1}, {8, "has_sinks", 1}, {9, "has_alibi", 1}};
 
 static constexpr OptionalPointer kAttentionOptional[] = {
     {7, "has_lse", 1},    {8, "num_splits", 2}, {9, "num_splits", 2},
@@ -96,8 +94,8 @@ static constexpr DeviceFunction kFunctions[] = {
      kAttentionOptional, 7, 2, 0, kAttentionStructure},
     {"kvcache_paged_attention_strided", LaunchOp::PagedAttention, 12,
      kAttentionOptional, 13, 2, 0, kStridedStructure},
-    {"kvcache_prefill", LaunchOp::PagedAttention, 10, kPrefillOptional, 7, 2, 0,
-     kPrefillStructure},
+    {"kvcache_prefill", LaunchOp::PagedAttention, 12, kAttentionOptional, 7, 2,
+     0, kPrefillStructure},
     {"kvcache_write_latent", LaunchOp::WriteLatent, 6, kWriteLatentOptional, 3,
      0, 0, kWriteLatentStructure},
     {"kvcache_mla_attention", LaunchOp::MLAAttention, 9, kMLAOptional, 5, 0, 0,

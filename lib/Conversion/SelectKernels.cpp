@@ -796,11 +796,20 @@ struct SelectKernels
       window = std::min<int64_t>(*op.getWindow(), endless);
       keys = std::min<int64_t>(keys, window + rows + tuning.tile);
     }
-    geometry::SplitChoice split = geometry::chooseSplits(
-        arch, shared, page, tuning.tile, gridX, gridY, keys);
+    int prefillColumns = warps * geometry::prefillColumns(group, dim);
+    int prefillBytes = geometry::prefillSharedBytes(
+        dim, geometry::prefillColumns(group, dim), *query, warps);
+    geometry::SplitChoice split =
+        warps
+            ? geometry::choosePrefillSplits(arch, prefillBytes, prefillColumns,
+                                            warps, gridX, gridY, keys)
+            : geometry::chooseSplits(arch, shared, page, tuning.tile, gridX,
+                                     gridY, keys);
+    // Prefill looks up the page of each token, and may split where it likes.
     const char *problem = geometry::attentionProblem(
         arch, *query, cache->type, heads, kvHeads, dim, page, tuned,
-        tuning.tile, tuning.stages, tuning.unroll, split.splitTokens,
+        tuning.tile, tuning.stages, tuning.unroll,
+        warps ? geometry::splitGranule(tuning.tile, page) : split.splitTokens,
         split.numSplits, op.getWindow().has_value());
     if (!problem && !geometry::attentionStridesAreLegal(cache->strides[0],
                                                         cache->strides[1],
@@ -910,24 +919,32 @@ struct SelectKernels
           launch.buffers.push_back(values);
     };
     if (warps) {
-      addPerHead();
       addFeatures();
+      launch.structural(split.splitTokens);
+      launch.structural(split.numSplits);
       launch.structural(op.getLse() ? 1 : 0);
       launch.structural(warps);
       std::string name = launch.name("prefill_" + readable);
-      int64_t bytes = geometry::prefillSharedBytes(
-          dim, geometry::prefillColumns(group, dim), *query, warps);
+      addWorkspaces(program, launch, name, gridX, gridY, prefillColumns, dim,
+                    split.numSplits);
+      addPerHead();
       op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
                       << ", because max-tokens is at least " << kPrefillRows
                       << " times max-sequences: tiles of "
                       << geometry::prefillTile << " tokens for " << rows
                       << " rows of a sequence in a CTA of " << warps
-                      << " warps, grid " << gridX << " x " << gridY << " x 1, "
-                      << bytes << " bytes of shared memory";
+                      << " warps, " << split.numSplits
+                      << (split.numSplits == 1 ? " split" : " splits")
+                      << " of at least " << split.splitTokens
+                      << " tokens, grid " << gridX << " x " << gridY << " x "
+                      << split.numSplits << ", " << prefillBytes
+                      << " bytes of shared memory";
       replace(op, launch, name, "kvcache_prefill",
               geometry::prefillLaunchGrid(cache->maxTokens, cache->maxSequences,
-                                          heads, kvHeads, dim, warps),
-              bytes, std::min(geometry::ctasPerSM(arch, bytes), 8 / warps),
+                                          heads, kvHeads, dim, warps,
+                                          split.numSplits),
+              prefillBytes,
+              std::min(geometry::ctasPerSM(arch, prefillBytes), 8 / warps),
               cache->op.getSymNameAttr(), 32 * warps);
       return success();
     }

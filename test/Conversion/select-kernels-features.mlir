@@ -96,11 +96,12 @@ kvcache.program @kvcache.main(
 
 // -----
 
-// Room for 32 rows of each sequence: tiles of K and V that serve all rows of a CTA.
+// Room for 32 rows of each sequence: tiles of K and V that serve all rows of a CTA. Few blocks
+// behind a long context split it.
 
-// CHECK:      kvcache.launch @prefill_bf16_e4m3_h16x2_d128_p16_window_{{[0-9a-f]+}} of "kvcache_prefill" grid [2, 4, 1] block [256, 1, 1] shared 203776
+// CHECK:      kvcache.launch @prefill_bf16_e4m3_h16x2_d128_p16_window_{{[0-9a-f]+}} of "kvcache_prefill" grid [2, 4, 3] block [256, 1, 1] shared 203808
 // CHECK-SAME:   constants [0.00225{{[0-9]+}} : f32, 1.000000e+00 : f32, 0.000000e+00 : f32, 64 : i32, 2 : i32, 512 : i32, 511 : i32]
-// CHECK-SAME:   1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 8 : i32] layer "layer0" {min_ctas_per_sm = 1 : i64}
+// CHECK-SAME:   1 : i32, 0 : i32, 0 : i32, 0 : i32, 128 : i32, 3 : i32, 0 : i32, 8 : i32] layer "layer0" {min_ctas_per_sm = 1 : i64}
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default

@@ -116,6 +116,15 @@ def main():
                 expect(not warps or g.prefill_shared(dim, columns, 1, warps) <= limit, f"sm_{arch} D{dim} group {group} fits")
     expect(g.prefill_warps(90, 1, 3, 8, 1, 128, 16) == 0, "no prefill for caches that are not quantized")
 
+    # A chunk of few rows behind a long context is split over the machine, a batch that fills it is not.
+    def prefill_splits(tokens, keys, kv_heads):
+        shared = g.prefill_shared(128, 32, 1, 8)
+        return g.choose_splits(90, shared, 256, 8, kv_heads, g.row_blocks(tokens, 1, 32), keys, function="g_prefill_splits")
+
+    expect(prefill_splits(512, 131072, 1)[1] in range(6, 9), f"17 blocks over 131,072 keys: {prefill_splits(512, 131072, 1)}")
+    expect(prefill_splits(8192, 131072, 8)[1] == 1, f"2,056 blocks are enough: {prefill_splits(8192, 131072, 8)}")
+    expect(prefill_splits(512, 256, 1)[1] <= 2 and prefill_splits(512, 256, 1)[0] == 128, f"256 keys: {prefill_splits(512, 256, 1)}")
+
     # Sizes beyond 32 bits; nothing is needed without splits.
     expect(g.partials(8, 65535, 8, 128, 64) == 4 * 65535 * 8 * 64 * (8 * 128 + 16), "partials in 64 bits")
     expect(g.partials(8, 8, 8, 128, 1) == 0 and g.counters(8, 8, 1) == 0, "no workspace with one split")

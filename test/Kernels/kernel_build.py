@@ -76,6 +76,10 @@ void g_defaults(int a, int d, int e, int c, int q, int p, int *o) {
   AttentionTuning t = attentionDefaults(a, d, e, c, q, p);
   o[0] = t.tile; o[1] = t.stages; o[2] = t.unroll; o[3] = t.minCtasPerSM;
 }
+void g_prefill_splits(int a, int s, int c, int w, int x, int y, long long k, int *o) {
+  SplitChoice p = choosePrefillSplits(a, s, c, w, x, y, k);
+  o[0] = p.splitTokens; o[1] = p.numSplits;
+}
 void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
   SplitChoice c = chooseSplits(a, s, p, t, x, y, k);
   o[0] = c.splitTokens; o[1] = c.numSplits;
@@ -110,6 +114,8 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
         """Columns of a CTA for the constants of an attention instance."""
         if "latent_dim" in v:
             return self.lib.g_mla_columns(v["heads"], v["rows"])
+        if v.get("prefill"):
+            return v["warps"] * self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
         return self.lib.g_columns(v["q_heads"] // v["kv_heads"], v["rows"], v["head_dim"])
 
     def shared_of(self, v):
@@ -135,9 +141,9 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
                                   v["num_splits"], v["has_window"])
         return text.decode() if text else None
 
-    def choose_splits(self, *args):
+    def choose_splits(self, *args, function="g_splits"):
         out = (ctypes.c_int * 2)()
-        self.lib.g_splits(*args[:-1], ctypes.c_longlong(args[-1]), out)
+        getattr(self.lib, function)(*args[:-1], ctypes.c_longlong(args[-1]), out)
         return out[0], out[1]
 
 
@@ -204,8 +210,7 @@ WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), 
 WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("latent_dim", "i32"), ("rope_dim", "i32"),
                           ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32"),
                           *ROPE_CONSTANTS]
-PREFILL = [a for a in ATTENTION if a[0] not in ("partials", "counters")]
-PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "split_tokens", "num_splits")]
+PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows")]
 PREFILL_CONSTANTS += [("warps", "i32")]
 ELEMENTWISE = {
     "kvcache_quantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
@@ -315,7 +320,8 @@ class Builder:
 
     def prefill(self, name, **values):
         """LLVM IR of a prefill instance, and its constants; `rows` are those of a CTA."""
-        v = dict(cache_type=0, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, per_head=0, runtime_strides=0)
+        v = dict(cache_type=0, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, per_head=0, runtime_strides=0,
+                 num_splits=1, split_tokens=64)
         v.update(values)
         v.setdefault("out_type", v["q_type"])
         g, group = self.geometry, v["q_heads"] // v["kv_heads"]
@@ -325,9 +331,9 @@ class Builder:
             raise ValueError(f"Geometry.h refuses {v}")
         layout = v.pop("layout")
         v.update(zip(STRIDES, layout.k + layout.v))
-        v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), num_splits=1, split_tokens=0, tile=16, stages=2, unroll=1)
+        v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), tile=16, stages=2, unroll=1)
         ctas = g.ctas(v["arch"], g.shared_of(v))
-        return (name, wrapper(name, "kvcache_prefill", PREFILL, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
+        return (name, wrapper(name, "kvcache_prefill", ATTENTION, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
 
     def latent(self, v):
         """Strides of a latent cache, contiguous unless given, and what Geometry.h has against it."""

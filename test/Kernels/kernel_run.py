@@ -96,9 +96,8 @@ class Attention:
                         d.buffer(batch.lengths, "lengths"), d.buffer(batch.query_start, "query_start"),
                         d.buffer(out, "out", writable=True),
                         d.buffer(lse, "lse", writable=True) if v["has_lse"] else 0,
-                        *([] if v.get("prefill") else [
-                            d.buffer(partials, "partials", np.zeros(partials.nbytes, np.uint8), writable=True) if split else 0,
-                            d.buffer(counters, "counters", writable=True) if split else 0])]
+                        d.buffer(partials, "partials", np.zeros(partials.nbytes, np.uint8), writable=True) if split else 0,
+                        d.buffer(counters, "counters", writable=True) if split else 0]
             arguments = self.arguments(v, batch, [np.uint64(p) for p in pointers], rows)
             grid = g.grid_of(v, rows, len(batch.lengths))
             findings += d.launch(self.modules[name], name, grid, g.shared_of(v), arguments, late=late, quantum=quantum,

@@ -1,6 +1,6 @@
 # RUN: %python %s --machine=%ptx_lib --library=%kernels_bc --llvm=%llvm_bin --work=%t
 
-"""Prefill: many query rows of a sequence on shared tiles of K and V, causal, windowed, chunked and ragged, against double precision."""
+"""Prefill: many query rows of a sequence on shared tiles of K and V, causal, windowed, chunked, ragged and mixed with decode, against double precision."""
 from kernel_build import Layout
 from kernel_case import Batch
 from kernel_run import Suite
@@ -20,7 +20,21 @@ def main():
     window = [instance(90, q_heads=8, kv_heads=2, has_window=1), instance(80, q_heads=8, kv_heads=2, has_window=1, has_lse=0)]
     options = [instance(90, has_soft_cap=1, has_sinks=1, has_lse=0), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1)]
     codes = [instance(90, q_type=3, out_type=1), instance(80, q_type=4, out_type=3, head_dim=80), instance(80, q_type=3, head_dim=128, q_heads=8)]
+    # Splits, and decode rows among prompts, whose warps share the steps of a tile.
+    mixed = [instance(90, q_heads=8, kv_heads=1, head_dim=128, num_splits=3, has_lse=0), instance(80, num_splits=5, split_tokens=128),
+             instance(90, q_heads=16, kv_heads=2, head_dim=64, num_splits=2, has_window=1), instance(90, q_heads=20, kv_heads=1, head_dim=256, num_splits=4),
+             instance(90, q_heads=6, kv_heads=1, head_dim=80, num_splits=3, has_window=1, has_sinks=1, has_alibi=1, out_type=0),
+             instance(80, q_heads=8, kv_heads=1, head_dim=128, has_soft_cap=1, num_splits=2)]
     suite.attention.compile()
+
+    for n, i in enumerate(mixed):
+        more = dict(window=70 if i[1]["has_window"] else None, soft_cap=30.0 if i[1]["has_soft_cap"] else None)
+        batch = Batch(i[1], [300, 1, 211, 64, 0, 129, 40, 2], [1, 1, 70, 2, 0, 9, 40, 3], seed=n, **more)
+        suite.attend("decode among prompts", i, batch, late=bool(n & 1), launches=2, quantum=(0, 7, 53)[n % 3])
+    # A graph captured once, replayed with other lengths and mixes.
+    for lengths, queries in (([1, 0, 0], [1, 0, 0]), ([17, 450, 70], [1, 1, 70]), ([128, 64, 65], [4, 5, 33]), ([0, 0, 0], [1, 0, 0])):
+        for i in mixed[:2]:
+            suite.attend("replay", i, Batch(i[1], lengths, queries))
 
     for n, i in enumerate(plain):
         # Whole prompts, a chunk behind a prefix, decode rows between, more queries than tokens.

@@ -74,8 +74,10 @@ def main():
         if arch in (90, 80):
             kernels.append(builder.write("w", arch=arch, in_type=1, kv_heads=8, head_dim=128, page_size=16,
                                          layout=Layout("nhd", 16, 8, 128), k_scale_is_pow2=0, v_scale_is_pow2=1)[0])
-            kernels += [builder.prefill(f"prefill{dim}", arch=arch, q_type=1, q_heads=64, kv_heads=8, head_dim=dim, page_size=16,
-                                        layout=Layout("nhd", 16, 8, dim), has_lse=0)[0] for dim in (PREFILL if arch == 90 else [128])]
+        prefills = [builder.prefill(f"prefill{dim}", arch=arch, q_type=1, q_heads=64, kv_heads=8, head_dim=dim, page_size=16,
+                                    layout=Layout("nhd", 16, 8, dim), has_lse=0) for dim in (PREFILL if arch == 90 else [128])]
+        kernels += [kernel for kernel, _ in prefills]
+        prefill_warps = {kernel[0]: v["warps"] for kernel, v in prefills}
         path = os.path.join(options.work, f"budget{arch}.cubin")
         ptxas = cubin(builder.ptx(kernels, arch), arch, path)
         entries = {e["kernel"]: e for e in sass_counts.report(path)}
@@ -93,9 +95,14 @@ def main():
                 share = steps * step["tensor"] / (steps * step["instructions"] + step["around"])
                 if arch == 90 and share < PREFILL[dim]:
                     problems.append(f"{share:.3f} of the instructions are tensor instructions, expected {PREFILL[dim]}")
-                if options.table:
-                    print(f"sm_{arch} prefill, 64/8 heads, D {dim}: {step['tensor']} of {step['instructions']} instructions a step are "
-                          f"tensor instructions; {share:.3f} of all, with the {step['around']} around {steps} steps\n")
+                if options.table and arch == 90:
+                    # A block with one row of a sequence: all warps copy and convert, some take the steps.
+                    warps, sharers = prefill_warps[name], min(steps, 4)
+                    around, one = step["around"], step["instructions"]
+                    print(f"sm_{arch} prefill, 64/8 heads, D {dim}: {step['tensor']} of {one} instructions a step are "
+                          f"tensor instructions; {share:.3f} of all, with the {around} around {steps} steps. A decode row takes "
+                          f"{(warps * around + steps * one) / (128 * dim):.3f} slots per KV byte, and a warp of it "
+                          f"{around + steps // sharers * one} instructions for 64 keys\n")
             elif name != "w":
                 budget, defaults, layout, v = values[int(name[1:])]
                 element = g.cache_bytes(v["cache_type"])
