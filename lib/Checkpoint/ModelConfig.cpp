@@ -80,8 +80,10 @@ public:
              std::string("expected an integer, found ") + value->kindName());
         return std::nullopt;
       }
-      if (value->asInteger() < minimum || value->asInteger() > (1ll << 40)) {
-        fail(key, "expected at least " + std::to_string(minimum) + ", found " +
+      constexpr int64_t maximum = int64_t(1) << 40;
+      if (value->asInteger() < minimum || value->asInteger() > maximum) {
+        fail(key, "expected " + std::to_string(minimum) + " to " +
+                      std::to_string(maximum) + ", found " +
                       std::to_string(value->asInteger()));
         return std::nullopt;
       }

@@ -220,8 +220,8 @@ struct SelectKernels
     if (!element)
       return op->emitError()
              << "no kernel for a cache of " << type.getElementType()
-             << " (layer \"" << cache.op.getLayer()
-             << "\"); f8E4M3FN, f8E5M2, f16 and bf16 are supported"
+             << " (layer '" << cache.op.getLayer()
+             << "'); f8E4M3FN, f8E5M2, f16 and bf16 are supported"
              << (type.isLatent() ? ", and fp8_ds_mla" : "")
              << ": choose one with kv-cache-dtype";
     cache.type = *element;
@@ -492,7 +492,7 @@ struct SelectKernels
     if (problem)
       return op.emitError()
              << "no kernel for '" << op->getName() << "' in " << type
-             << " (layer \"" << cache->op.getLayer() << "\"): " << problem;
+             << " (layer '" << cache->op.getLayer() << "'): " << problem;
 
     OpBuilder builder(op);
     LaunchBuilder launch(builder);
@@ -512,7 +512,7 @@ struct SelectKernels
                                    Twine(rowBytes) + "_p" + Twine(page));
     geometry::Grid grid = geometry::copyPagesGrid(
         pairs, sides * geometry::copyUnits(heads, rowBytes, page));
-    op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+    op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
                     << ", 16 bytes a thread, grid " << grid.x << " x " << grid.y
                     << " x 1";
     replace(op, launch, name, "kvcache_copy_pages", grid, 0, 0,
@@ -616,8 +616,8 @@ struct SelectKernels
             cache.type, type.getLatentDim(), type.getRopeDim(),
             cache.group.getPageSize(), cache.strides[0], cache.strides[1]))
       return op->emitError()
-             << "no kernel for the latent cache " << type << " of layer \""
-             << cache.op.getLayer() << "\": " << problem;
+             << "no kernel for the latent cache " << type << " of layer '"
+             << cache.op.getLayer() << "': " << problem;
     return success();
   }
 
@@ -713,9 +713,9 @@ struct SelectKernels
     if (op.getSoftmaxScaleAttr())
       return success();
     return op->emitError()
-           << "no kernel selected: the softmax scale of layer \""
+           << "no kernel selected: the softmax scale of layer '"
            << cache.op.getLayer()
-           << "\" is not known; run 'kvcache-apply-model-config' with a "
+           << "' is not known; run 'kvcache-apply-model-config' with a "
               "checkpoint or with softmax-scale=F";
   }
 
@@ -761,8 +761,8 @@ struct SelectKernels
                             << geometry::maxGroup << " are supported";
     if (!geometry::headDimIsLegal(dim))
       return op.emitError() << "no attention kernel for head dim " << dim
-                            << " (layer \"" << cache->op.getLayer()
-                            << "\"); 64, 80, 96, 112, 128, 192 and 256 are "
+                            << " (layer '" << cache->op.getLayer()
+                            << "'); 64, 80, 96, 112, 128, 192 and 256 are "
                                "supported";
 
     // With room for many rows of each sequence, tiles of K and V serve all rows
@@ -820,8 +820,8 @@ struct SelectKernels
              << "no attention kernel for queries of "
              << queryType.getElementType() << ", " << heads << "/" << kvHeads
              << " heads of " << dim << " and a cache of "
-             << type.getElementType() << " in pages of " << page << " (layer \""
-             << cache->op.getLayer() << "\"): " << problem;
+             << type.getElementType() << " in pages of " << page << " (layer '"
+             << cache->op.getLayer() << "'): " << problem;
 
     double scale = op.getSoftmaxScale()->convertToDouble();
     double log2e = std::log2(std::exp(1.0));
@@ -928,7 +928,7 @@ struct SelectKernels
       addWorkspaces(program, launch, name, gridX, gridY, prefillColumns, dim,
                     split.numSplits);
       addPerHead();
-      op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+      op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
                       << ", because max-tokens is at least " << kPrefillRows
                       << " times max-sequences: tiles of "
                       << geometry::prefillTile << " tokens for " << rows
@@ -960,10 +960,10 @@ struct SelectKernels
     addWorkspaces(program, launch, name, gridX, gridY, columns, dim,
                   split.numSplits);
     addPerHead();
-    InFlightDiagnostic remark =
-        op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
-                        << ", tiles of " << tuning.tile << " tokens in "
-                        << tuning.stages << " stages";
+    InFlightDiagnostic remark = op.emitRemark()
+                                << "layer '" << cache->op.getLayer()
+                                << "': " << name << ", tiles of " << tuning.tile
+                                << " tokens in " << tuning.stages << " stages";
     if (rows > 1)
       remark << ", " << rows << " rows of a sequence in a CTA";
     if (geometry::queriesInShared(dim, columns, *query))
@@ -1027,7 +1027,7 @@ struct SelectKernels
       return op.emitError()
              << "no attention kernel for queries of " << element << ", "
              << heads << " heads over " << type << " in pages of " << page
-             << " (layer \"" << cache->op.getLayer() << "\"): " << problem;
+             << " (layer '" << cache->op.getLayer() << "'): " << problem;
     FailureOr<float> factor = fold(op,
                                    op.getSoftmaxScale()->convertToDouble() *
                                        static_cast<double>(cache->k.front()) *
@@ -1071,7 +1071,7 @@ struct SelectKernels
     addWorkspaces(program, launch, name, gridX, gridY, columns, latent,
                   split.numSplits);
     InFlightDiagnostic remark =
-        op.emitRemark() << "layer \"" << cache->op.getLayer() << "\": " << name
+        op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
                         << ", tiles of " << tuning.tile
                         << " latent rows, which are K and V at once, in "
                         << tuning.stages << " stages";

@@ -239,8 +239,8 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     FloatAttr scale = attention.getSoftmaxScaleAttr();
     if (!scale)
       return attention->emitError()
-             << "the softmax scale of layer \"" << layer.name
-             << "\" is not known; give a checkpoint with a config.json, or "
+             << "the softmax scale of layer '" << layer.name
+             << "' is not known; give a checkpoint with a config.json, or "
                 "softmax-scale=F";
     layer.queryHeads = attention.getNumQueryHeads();
     layer.softmaxScale =
@@ -283,8 +283,8 @@ LogicalResult BundleBuilder::checkLayers() {
       continue;
     CacheOp cache = module.lookupSymbol<CacheOp>(layer.cache);
     return cache.emitError()
-           << "layer \"" << layer.name
-           << "\" is written, but no attention of the graph reads it (one "
+           << "layer '" << layer.name
+           << "' is written, but no attention of the graph reads it (one "
               "whose result nobody uses counts as none); return the result of "
               "its attention, or remove its cache update";
   }

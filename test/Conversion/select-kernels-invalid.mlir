@@ -16,7 +16,7 @@ kvcache.program @kvcache.main(
     %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FNUZ, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FNUZ, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FNUZ>
-    // expected-error @below {{no kernel for a cache of 'f8E4M3FNUZ' (layer "model.layers.0.self_attn.attn"); f8E4M3FN, f8E5M2, f16 and bf16 are supported: choose one with kv-cache-dtype}}
+    // expected-error @below {{no kernel for a cache of 'f8E4M3FNUZ' (layer 'model.layers.0.self_attn.attn'); f8E4M3FN, f8E5M2, f16 and bf16 are supported: choose one with kv-cache-dtype}}
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FNUZ> -> memref<8x4x64xbf16>
   }
 }
@@ -39,7 +39,7 @@ kvcache.program @kvcache.main(
     %o: memref<8x2x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf16, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f16>
-    // expected-error @below {{no attention kernel for queries of 'bf16', 2/2 heads of 64 and a cache of 'f16' in pages of 16 (layer "model.layers.0.self_attn.attn"): a cache that is not quantized takes queries of its own type}}
+    // expected-error @below {{no attention kernel for queries of 'bf16', 2/2 heads of 64 and a cache of 'f16' in pages of 16 (layer 'model.layers.0.self_attn.attn'): a cache that is not quantized takes queries of its own type}}
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f16> -> memref<8x2x64xbf16>
   }
 }
@@ -132,7 +132,7 @@ kvcache.program @kvcache.main(
     %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{the softmax scale of layer "model.layers.0.self_attn.attn" is not known; run 'kvcache-apply-model-config'}}
+    // expected-error @below {{the softmax scale of layer 'model.layers.0.self_attn.attn' is not known; run 'kvcache-apply-model-config'}}
     kvcache.paged_attention %x over %c outs(%o)  : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
   }
 }
@@ -179,7 +179,7 @@ kvcache.program @kvcache.main(
     %o: memref<8x4x72xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>>, memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 72 x f8E4M3FN>
-    // expected-error @below {{no attention kernel for head dim 72 (layer "model.layers.0.self_attn.attn"); 64, 80, 96, 112, 128, 192 and 256 are supported}}
+    // expected-error @below {{no attention kernel for head dim 72 (layer 'model.layers.0.self_attn.attn'); 64, 80, 96, 112, 128, 192 and 256 are supported}}
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x72xbf16>, !kvcache.cache<2 x 72 x f8E4M3FN> -> memref<8x4x72xbf16>
   }
 }
@@ -328,7 +328,7 @@ kvcache.program @kvcache.main(
     %ly: memref<8x?xf32> {kvcache.name = "ly", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 24 x f8E4M3FN>
-    // expected-error @below {{no kernel for 'kvcache.copy_pages' in '!kvcache.cache<2 x 24 x f8E4M3FN>' (layer "l0"): rows of a head and strides must be multiples of 16 bytes}}
+    // expected-error @below {{no kernel for 'kvcache.copy_pages' in '!kvcache.cache<2 x 24 x f8E4M3FN>' (layer 'l0'): rows of a head and strides must be multiples of 16 bytes}}
     kvcache.copy_pages %p in %c : memref<?x2xi64>, !kvcache.cache<2 x 24 x f8E4M3FN>
     // expected-error @below {{no kernel for this 'kvcache.merge_states' of 'memref<8x4x24xbf16>': the head dim must be a multiple of 16}}
     kvcache.merge_states %a, %la with %a, %la outs(%o, %l) : memref<8x4x24xbf16>, memref<8x4xf32>

@@ -4,7 +4,7 @@
 // An FP8 latent cache: one scale for scores, output and writes. 64 columns take
 // tiles of 64 rows in two stages; 128 heads are two blocks.
 
-// REMARK:      remark: layer "model.layers.0.self_attn.attn": mla_attention_bf16_e4m3_h128_d512x64_p16_{{[0-9a-f]+}}, tiles of 64 latent rows, which are K and V at once, in 2 stages, 2 blocks of query heads, 10 splits of at least 128 tokens, grid 2 x 2 x 10, 224288 bytes of shared memory
+// REMARK:      remark: layer 'model.layers.0.self_attn.attn': mla_attention_bf16_e4m3_h128_d512x64_p16_{{[0-9a-f]+}}, tiles of 64 latent rows, which are K and V at once, in 2 stages, 2 blocks of query heads, 10 splits of at least 128 tokens, grid 2 x 2 x 10, 224288 bytes of shared memory
 // CHECK:       kvcache.launch @write_latent_bf16_e4m3_d512x64_p16_{{[0-9a-f]+}} of "kvcache_write_latent" grid [1, 1, 1] block [128, 1, 1] shared 0
 // CHECK-SAME:    constants [1.250000e-02 : f32, 2 : i32, 1120] origins ["k_scale", "max_tokens", "num_pages * page_size"]
 // CHECK-SAME:    structure [90 : i32, 1 : i32, 0 : i32, 512 : i32, 64 : i32, 16 : i32, 9216, 576 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"

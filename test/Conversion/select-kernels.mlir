@@ -50,13 +50,13 @@ kvcache.program @kvcache.main(
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %vc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<70x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x64xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
     kvcache.write %k, %k to %c : memref<?x2x64xbf16>, memref<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-remark @below {{layer "l0": paged_attention_bf16_e4m3_h4x2_d64_p16_}}
+    // expected-remark @below {{layer 'l0': paged_attention_bf16_e4m3_h4x2_d64_p16_}}
     kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<?x4x64xbf16>
   }
   kvcache.segment @layer1 {
     %c = kvcache.view_cache @layer1 pages(%kc, %vc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<70x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<70x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<2x64xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
     kvcache.write %k, %k to %c : memref<?x2x64xbf16>, memref<?x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-remark @below {{layer "l1": paged_attention_bf16_e4m3_h4x2_d64_p16_}}
+    // expected-remark @below {{layer 'l1': paged_attention_bf16_e4m3_h4x2_d64_p16_}}
     kvcache.paged_attention %q over %c outs(%o) {softmax_scale = 1.250000e-01 : f64} : memref<?x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<?x4x64xbf16>
   }
 }

@@ -175,13 +175,17 @@ TEST(ModelConfig, RefusesUnknownModelTypes) {
 
 TEST(ModelConfig, ErrorsNameTheKey) {
   const std::pair<const char *, const char *> cases[] = {
-      {R"("num_attention_heads": 0)", "num_attention_heads: expected at least"},
+      {R"("num_attention_heads": 0)",
+       "num_attention_heads: expected 1 to 1099511627776, found 0"},
       {R"("num_attention_heads": "4")", "num_attention_heads: expected an int"},
       {R"("num_attention_heads": 3)", "hidden_size: expected a multiple"},
       {R"("num_hidden_layers": 1000000000)", "num_hidden_layers: expected at"},
       {R"("num_hidden_layers": 2.5)", "num_hidden_layers: expected an integer"},
       {R"("torch_dtype": "int7")", "torch_dtype: expected bfloat16"},
-      {R"("head_dim": -1)", "head_dim: expected at least 1, found -1"},
+      {R"("sliding_window": 9223372036854775807, "model_type": "mistral")",
+       "sliding_window: expected 1 to 1099511627776, found "
+       "9223372036854775807"},
+      {R"("head_dim": -1)", "head_dim: expected 1 to 1099511627776, found -1"},
   };
   for (const auto &[member, part] : cases) {
     Expected<ModelAttention> model =
