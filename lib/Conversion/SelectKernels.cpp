@@ -270,6 +270,12 @@ struct SelectKernels
       cache.strides.push_back(cache.type == geometry::TileScaled
                                   ? stride
                                   : stride * geometry::cacheBytes(cache.type));
+    if (std::max(cache.strides[1], cache.strides[2]) >
+        std::numeric_limits<int32_t>::max())
+      return op->emitError()
+             << "no kernel selected: layout " << cache.op.getLayoutText()
+             << " of layer \"" << cache.op.getLayer()
+             << "\" has strides of tokens or heads of 2 GiB or more";
     return cache;
   }
 
@@ -577,7 +583,9 @@ struct SelectKernels
                                 cache->strides[1], cache->strides[2]))
       return op.emitError() << "no write kernel for " << heads
                             << " KV heads of " << dim << " in pages of " << page
-                            << "; the head dim must be a multiple of 16";
+                            << " with layout " << cache->op.getLayoutText()
+                            << "; the head dim must be a multiple of 16, and "
+                               "strides multiples of 16 bytes";
 
     OpBuilder builder(op);
     LaunchBuilder launch(builder);

@@ -3,6 +3,7 @@
 #include "kvcache/IR/KVCache.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/Interfaces/FunctionImplementation.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
@@ -72,7 +73,8 @@ static void printCacheShape(OpAsmPrinter &printer, Operation *, TypeAttr attr) {
   cast<CacheType>(attr.getValue()).printShape(printer);
 }
 
-static ParseResult parseLayoutKeyword(OpAsmParser &parser, LayoutAttr &attr) {
+static ParseResult parseLayoutBody(OpAsmParser &parser, LayoutAttr &attr,
+                                   DenseI64ArrayAttr &strides) {
   StringRef keyword;
   SMLoc loc = parser.getCurrentLocation();
   if (parser.parseKeyword(&keyword))
@@ -80,15 +82,28 @@ static ParseResult parseLayoutKeyword(OpAsmParser &parser, LayoutAttr &attr) {
   std::optional<Layout> layout = symbolizeLayout(keyword);
   if (!layout)
     return parser.emitError(loc)
-           << "expected layout 'nhd', 'hnd' or 'packed', but found '" << keyword
-           << "'";
+           << "expected layout 'nhd', 'hnd', 'packed' or 'strides', but found '"
+           << keyword << "'";
   attr = LayoutAttr::get(parser.getContext(), *layout);
+  if (*layout != Layout::Strides)
+    return success();
+  SmallVector<int64_t, 3> values;
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, [&] {
+        return parser.parseInteger(values.emplace_back());
+      }))
+    return failure();
+  strides = DenseI64ArrayAttr::get(parser.getContext(), values);
   return success();
 }
 
-static void printLayoutKeyword(OpAsmPrinter &printer, Operation *,
-                               LayoutAttr attr) {
+static void printLayoutBody(OpAsmPrinter &printer, Operation *, LayoutAttr attr,
+                            DenseI64ArrayAttr strides) {
   printer << stringifyLayout(attr.getValue());
+  if (!strides)
+    return;
+  printer << " [";
+  llvm::interleaveComma(strides.asArrayRef(), printer);
+  printer << ']';
 }
 
 static ParseResult parseTarget(OpAsmParser &parser, Type &out, Type &result) {
@@ -129,6 +144,10 @@ LogicalResult CacheOp::verify() {
   if (getShards() && static_cast<int64_t>(*getShards()) < 2) // (C7)
     return emitOpError() << "expected at least 2 shards, but found "
                          << static_cast<int64_t>(*getShards());
+  if ((getLayout() == Layout::Strides) != getStrides().has_value() ||
+      (getStrides() && getStrides()->size() != 3)) // (C8)
+    return emitOpError() << "needs three 'strides', of page, token and head, "
+                            "just when its layout is 'strides'";
   if (!getCacheType().isLatent())
     return success();
   if (getKScaleAttr() != getVScaleAttr()) // (C5)
@@ -162,6 +181,11 @@ static OpT lookup(SymbolTableCollection &symbols, Operation *user,
 LogicalResult CacheOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!lookup<CacheGroupOp>(symbols, *this, getGroupAttr())) // (C1)
     return failure();
+  if (getStrides() && !acceptsStrides(*getStrides())) // (C9)
+    return emitOpError() << "has strides [" << *getStrides()
+                         << "] of page, token and head, with which rows of "
+                         << getCacheType() << " in pages of "
+                         << getGroupOp().getPageSize() << " tokens overlap";
   for (FlatSymbolRefAttr name : {getKScaleAttr(), getVScaleAttr()}) {
     auto scale = lookup<ScaleBufferOp>(symbols, *this, name); // (C2)
     if (!scale)
@@ -201,8 +225,41 @@ SmallVector<int64_t, 4> CacheOp::getPageStrides() {
     return {half, dim, pageSize * dim, 1};
   case Layout::Packed:
     return {2 * half, heads * dim, dim, 1};
+  case Layout::Strides:
+    return {(*getStrides())[0], (*getStrides())[1], (*getStrides())[2], 1};
   }
   llvm_unreachable("all layouts are handled");
+}
+
+bool CacheOp::acceptsStrides(ArrayRef<int64_t> strides) {
+  // No pool is that large; sums and products stay far from 2^63.
+  constexpr int64_t most = int64_t(1) << 36;
+  if (llvm::any_of(strides, [](int64_t s) { return s <= 0 || s > most; }))
+    return false;
+  int64_t pageSize = getGroupOp().getPageSize(),
+          heads = getCacheType().getNumHeads();
+  // The dimension with the smaller stride lies inside the other.
+  std::pair<int64_t, int64_t> dims[] = {{strides[2], heads},
+                                        {strides[1], pageSize}};
+  llvm::sort(dims);
+  int64_t extent = getCacheType().getRowWidth();
+  for (auto [stride, size] : dims) {
+    if (size > 1 && stride < extent)
+      return false;
+    extent += stride * (size - 1);
+  }
+  return strides[0] >= extent;
+}
+
+std::string CacheOp::getLayoutText() {
+  std::string text = stringifyLayout(getLayout()).str();
+  if (getStrides())
+    text += ":" + llvm::join(llvm::map_range(*getStrides(),
+                                             [](int64_t stride) {
+                                               return std::to_string(stride);
+                                             }),
+                             ",");
+  return text;
 }
 
 int64_t CacheOp::getValueOffset() {
@@ -356,7 +413,7 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
       if (!ShapedType::isDynamic(strides[i]) && strides[i] != layout[i])
         return emitOpError()
                << "stride " << i << " of pages is " << strides[i]
-               << "; layout '" << stringifyLayout(cache->getLayout()) << "' of "
+               << "; layout '" << cache->getLayoutText() << "' of "
                << getCacheAttr() << " has " << layout[i];
   }
   return verifySequences(*this, getLengths(), getQueryStart(), // (C4)

@@ -118,7 +118,10 @@ LogicalResult Importer::declareCaches() {
         LayoutAttr::get(module.getContext(),
                         isLatent ? Layout::NHD : settings.layout),
         layer.dtypeWord.empty() ? StringAttr()
-                                : builder.getStringAttr(layer.dtypeWord));
+                                : builder.getStringAttr(layer.dtypeWord),
+        isLatent || settings.strides.empty()
+            ? DenseI64ArrayAttr()
+            : builder.getDenseI64ArrayAttr(settings.strides));
     declareOthers(layer);
     ++numCaches;
   }

@@ -34,9 +34,19 @@ FailureOr<ImportSettings> ImportPass::readOptions() {
   for (const std::string &file : opTable)
     if (llvm::Error error = settings.table.addFile(file))
       return fail() << "op-table: " << llvm::toString(std::move(error));
-  std::optional<Layout> layout = symbolizeLayout(kvLayout);
-  if (!layout)
-    return fail() << "kv-layout must be nhd, hnd or packed, but is '"
+  // nhd, hnd, packed, or strides:PAGE,TOKEN,HEAD
+  auto [word, numbers] = StringRef(kvLayout).split(':');
+  std::optional<Layout> layout = symbolizeLayout(word);
+  SmallVector<StringRef> parts;
+  numbers.split(parts, ',', -1, /*KeepEmpty=*/false);
+  bool isLegal =
+      layout && (*layout == Layout::Strides ? parts.size() == 3
+                                            : word.size() == kvLayout.size());
+  for (StringRef part : parts)
+    isLegal &= !part.getAsInteger(10, settings.strides.emplace_back());
+  if (!isLegal)
+    return fail() << "kv-layout must be nhd, hnd, packed or "
+                     "strides:PAGE,TOKEN,HEAD (in elements), but is '"
                   << kvLayout.getValue() << "'";
   settings.layout = *layout;
   if (cacheOperands != "replaced" && cacheOperands != "threaded")

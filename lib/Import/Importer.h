@@ -23,6 +23,7 @@ namespace mlir::kvcache {
 struct ImportSettings {
   ForeignOpTable table;
   Layout layout = Layout::NHD;
+  llvm::SmallVector<int64_t, 3> strides; ///< of page, token and head
   /// Pages stay values.
   bool threaded = false;
   int64_t pageSize = 0, maxTokens = 0, maxSequences = 0,

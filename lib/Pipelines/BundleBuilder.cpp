@@ -206,7 +206,7 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     layer.headDim = type.getHeadDim();
     layer.ropeDim = type.getRopeDim();
     layer.pageSize = cache.getGroupOp().getPageSize();
-    layer.layout = stringifyLayout(cache.getLayout()).str();
+    layer.layout = cache.getLayoutText();
     layer.kScale = makeScale(cache.getKScaleOp());
     layer.vScale = makeScale(cache.getVScaleOp());
     manifest().layers.push_back(std::move(layer));

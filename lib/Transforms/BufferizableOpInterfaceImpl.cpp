@@ -258,19 +258,31 @@ struct WithPagesModel
       return op.emitError() << "pages need a strided layout, but are " << pages;
     if (llvm::any_of(strides, ShapedType::isDynamic))
       return success(); // the cache's own
+    if (llvm::equal(strides, cache.getPageStrides()))
+      return success();
     Layout before = cache.getLayout();
-    for (Layout layout : {before, Layout::NHD, Layout::HND, Layout::Packed}) {
+    for (Layout layout : {Layout::NHD, Layout::HND, Layout::Packed}) {
       cache.setLayout(layout);
-      if (llvm::equal(strides, cache.getPageStrides()))
-        return success();
+      if (!llvm::equal(strides, cache.getPageStrides()))
+        continue;
+      cache.removeStridesAttr();
+      return success();
+    }
+    auto rows = ArrayRef(strides).drop_back();
+    if (strides.back() == 1 && !cache.getCacheType().isLatent() &&
+        cache.acceptsStrides(rows)) {
+      cache.setLayout(Layout::Strides);
+      cache.setStrides(rows);
+      return success();
     }
     cache.setLayout(before);
     InFlightDiagnostic diag = op.emitError()
                               << "pages of cache @" << cache.getSymName()
                               << " have the strides [";
     llvm::interleaveComma(strides, diag);
-    return diag << "], which are those of no layout; expected nhd, hnd or "
-                   "packed";
+    return diag
+           << "], which are those of no layout; expected nhd, hnd, packed, "
+              "or strides with contiguous rows that do not overlap";
   }
 
   LogicalResult bufferize(Operation *op, RewriterBase &rewriter,

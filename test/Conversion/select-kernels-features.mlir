@@ -252,3 +252,36 @@ kvcache.program @kvcache.main(
     kvcache.merge_states %a, %la with %a, %la outs(%o, %l) : memref<?x4x64xbf16>, memref<?x4xf32>
   }
 }
+
+// -----
+
+// Padded pages: strides are structure, as those of any layout.
+
+// CHECK:      kvcache.launch @copy_pages_h2_b64_p16_
+// CHECK-SAME:   structure [90 : i32, 2 : i32, 16 : i32, 64 : i32, 2592, 160 : i32, 80 : i32, 64 : i32, 2592, 160 : i32, 80 : i32]
+// CHECK:      kvcache.launch @write_bf16_e4m3_h2_d64_p16_
+// CHECK-SAME:   16 : i32, 2592, 160 : i32, 80 : i32, 2592, 160 : i32, 80 : i32,
+// CHECK:      kvcache.launch @paged_attention_bf16_e4m3_h4x2_d64_p16_
+// CHECK-SAME:   16 : i32, 2592, 160 : i32, 80 : i32, 2592, 160 : i32, 80 : i32,
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) layout strides [2592, 160, 80]
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2592, 160, 80, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<8x2x64xbf16> {kvcache.name = "k", kvcache.role = #kvcache<role activation>},
+    %p: memref<3x2xi64> {kvcache.name = "pairs", kvcache.role = #kvcache<role page_copies>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2592, 160, 80, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2592, 160, 80, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    kvcache.copy_pages %p in %c : memref<3x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    kvcache.write %k, %k to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}

@@ -225,7 +225,7 @@ kvcache.program @kvcache.main(
     %o: memref<8x2x24xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 24 x f8E4M3FN>
-    // expected-error @below {{no write kernel for 2 KV heads of 24 in pages of 16; the head dim must be a multiple of 16}}
+    // expected-error @below {{no write kernel for 2 KV heads of 24 in pages of 16 with layout nhd; the head dim must be a multiple of 16, and strides multiples of 16 bytes}}
     kvcache.write %x, %x to %c : memref<8x2x24xbf16>, memref<8x2x24xbf16>, !kvcache.cache<2 x 24 x f8E4M3FN>
   }
 }
@@ -334,5 +334,63 @@ kvcache.program @kvcache.main(
     kvcache.merge_states %a, %la with %a, %la outs(%o, %l) : memref<8x4x24xbf16>, memref<8x4xf32>
     // expected-error @below {{no kernel for this 'kvcache.merge_states' of 'memref<8x?x64xbf16>': dimensions need a bound; max-tokens bounds the first}}
     kvcache.merge_states %x, %lx with %x, %lx outs(%y, %ly) : memref<8x?x64xbf16>, memref<8x?xf32>
+  }
+}
+
+// -----
+
+// Strides that are no multiples of 16 bytes, ...
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) layout strides [2624, 164, 82]
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2624, 164, 82, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<8x2x64xbf16> {kvcache.name = "k", kvcache.role = #kvcache<role activation>},
+    %p: memref<3x2xi64> {kvcache.name = "pairs", kvcache.role = #kvcache<role page_copies>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2624, 164, 82, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2624, 164, 82, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{rows of a head and strides must be multiples of 16 bytes}}
+    kvcache.copy_pages %p in %c : memref<3x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no write kernel for 2 KV heads of 64 in pages of 16 with layout strides:2624,164,82; the head dim must be a multiple of 16, and strides multiples of 16 bytes}}
+    kvcache.write %k, %k to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{pages need strides of multiples of 16 bytes}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
+  }
+}
+
+// -----
+
+// ... or more than 32 bits hold.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "l0" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) layout strides [8589934592, 64, 4294967296]
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[8589934592, 64, 4294967296, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %k: memref<8x2x64xbf16> {kvcache.name = "k", kvcache.role = #kvcache<role activation>},
+    %p: memref<3x2xi64> {kvcache.name = "pairs", kvcache.role = #kvcache<role page_copies>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[8589934592, 64, 4294967296, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[8589934592, 64, 4294967296, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer "l0" has strides of tokens or heads of 2 GiB or more}}
+    kvcache.copy_pages %p in %c : memref<3x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer "l0" has strides of tokens or heads of 2 GiB or more}}
+    kvcache.write %k, %k to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer "l0" has strides of tokens or heads of 2 GiB or more}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
   }
 }

@@ -217,7 +217,7 @@ kvcache.cache @c of "layer" in @g : 2 x -64 x bf16 scales(@s, @s)
 
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
-// expected-error@+1 {{expected layout 'nhd', 'hnd' or 'packed', but found 'dhn'}}
+// expected-error@+1 {{expected layout 'nhd', 'hnd', 'packed' or 'strides', but found 'dhn'}}
 kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout dhn
 
 // -----
@@ -1365,3 +1365,43 @@ func.func @f(%p: memref<8x3xi64>) {
   kvcache.copy_pages %p in %c : memref<8x3xi64>, !kvcache.cache<2 x 64 x bf16>
   return
 }
+
+// -----
+
+// cache (C8): strides without the layout, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{needs three 'strides', of page, token and head, just when its layout is 'strides'}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout hnd {strides = array<i64: 2560, 160, 80>}
+
+// -----
+
+// ... and as many
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{needs three 'strides', of page, token and head, just when its layout is 'strides'}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout strides [2560, 160]
+
+// -----
+
+// cache (C9): of heads, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{has strides [2560, 160, 63] of page, token and head, with which rows of '!kvcache.cache<2 x 64 x bf16>' in pages of 16 tokens overlap}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout strides [2560, 160, 63]
+
+// -----
+
+// ... of pages, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{has strides [2543, 160, 80] of page, token and head}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout strides [2543, 160, 80]
+
+// -----
+
+// ... and backwards
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{has strides [2560, -160, 80] of page, token and head}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout strides [2560, -160, 80]

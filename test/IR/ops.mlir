@@ -49,6 +49,11 @@ kvcache.cache @packed of "model.layers.2.self_attn.attn" in @bounded : 8 x 128 x
 // CHECK: kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x f8E4M3FNUZ scales(@given, @given){{$}}
 kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x f8E4M3FNUZ scales(@given, @given) layout nhd
 
+// Strides that no row has apart from another would be an error; the last page
+// row ends where the next page begins.
+// CHECK: kvcache.cache @padded of "model.layers.6.self_attn.attn" in @full : 2 x 64 x bf16 scales(@given, @given) layout strides [2544, 160, 80]{{$}}
+kvcache.cache @padded of "model.layers.6.self_attn.attn" in @full : 2 x 64 x bf16 scales(@given, @given) layout strides [2544, 160, 80]
+
 // One latent row is key and value; its scale is both scales.
 // CHECK: kvcache.cache @latent of "model.layers.4.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@given, @given){{$}}
 kvcache.cache @latent of "model.layers.4.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@given, @given)

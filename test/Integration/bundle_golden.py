@@ -112,10 +112,10 @@ class Suite:
         modelopt = inputs("checkpoints", "modelopt_fp8")
         plain = inputs("checkpoints", "no_scales")
         bundles = {"nhd": self.compile("nhd", modelopt)}
-        for layout in ("hnd", "packed"):
+        for layout in ("hnd", "packed", "strides:2592,160,80"):
             bundles[layout] = self.compile(layout, modelopt, f"--kv-layout={layout}")
         for layout, bundle in bundles.items():
-            for target in ("sm_80", "sm_90"):
+            for target in () if layout.startswith("strides") else ("sm_80", "sm_90"):
                 self.judge(f"{layout}, {target}, stored operands", bundle, modelopt, "modelopt_fp8",
                            target)
             self.judge(f"{layout}, whole model", bundle, modelopt, "modelopt_fp8", "sm_90", host=True)

@@ -52,6 +52,7 @@ def main():
                 Case("e4m3 HND, f16 rows, scales per head", layout="hnd", rows="f16", k_scale=(0.01, 0.3),
                      v_scale=(0.5, 0.02)),
                 Case("e4m3 packed, window 5, soft cap", layout="packed", window=5, cap=2.0),
+                Case("e4m3, padded heads and pages, heads outside", layout="strides [2592, 80, 1296]"),
                 Case("e5m2, group of 7, D 128", cache="f8E5M2", q_heads=7, kv_heads=1, dim=128, k_scale=(0.25,),
                      v_scale=(0.5,), softmax=0.09),
                 Case("rope of 32 of 128 elements, e5m2", cache="f8E5M2", dim=128, rotary=32, softmax=0.09),

@@ -9,6 +9,7 @@ hold a pattern that rows behind the batch must keep.
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 
@@ -155,6 +156,10 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more})
         if self.layout == "packed":
             pool = np.full((p, 2, t, h, d), code, width)
             return pool[:, 0], pool[:, 1]
+        if self.layout.startswith("strides"):
+            strides = [int(x) * width.itemsize for x in re.findall(r"\d+", self.layout)] + [width.itemsize]
+            return tuple(np.lib.stride_tricks.as_strided(np.full(p * strides[0] // width.itemsize, code, width), (p, t, h, d), strides)
+                         for _ in "kv")
         if self.layout == "hnd":
             return tuple(np.full((p, h, t, d), code, width).transpose(0, 2, 1, 3) for _ in "kv")
         return tuple(np.full((p, t, h, d), code, width) for _ in "kv")
@@ -404,6 +409,7 @@ class Suite:
                 Case("e4m3 NHD, bf16 rows"),
                 Case("pages as values, NHD", threaded=True),
                 Case("pages as values, HND", threaded=True, layout="hnd", rows="f16", window=3),
+                Case("pages as values, padded, bf16 cache", threaded=True, layout="strides [2592, 160, 80]", cache="bf16"),
                 Case("pages as values, packed, e5m2", threaded=True, layout="packed", cache="f8E5M2"),
                 Case("e4m3 HND, f16 rows, window 3", layout="hnd", rows="f16", window=3),
                 Case("e4m3 packed, f32 rows, soft cap, window 0", layout="packed", rows="f32", cap=30.0,

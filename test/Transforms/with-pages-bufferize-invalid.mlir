@@ -86,7 +86,7 @@ kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
 kvcache.cache_group @full page_size 16
 kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
 func.func @strides(%k: tensor<8x2x64xbf16>, %kp: tensor<7x16x2x64xf8E4M3FN> {bufferization.buffer_layout = strided<[2048, 1, 1024, 16], offset: ?>}, %vp: tensor<7x16x2x64xf8E4M3FN>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %s: tensor<3xi32>, %m: tensor<8xi64>) {
-  // expected-error @+2 {{pages of cache @layer0 have the strides [2048, 1, 1024, 16], which are those of no layout; expected nhd, hnd or packed}}
+  // expected-error @+2 {{pages of cache @layer0 have the strides [2048, 1, 1024, 16], which are those of no layout; expected nhd, hnd, packed, or strides with contiguous rows that do not overlap}}
   // expected-error @+1 {{failed to bufferize op}}
   %b:2 = kvcache.with_pages @layer0 pages(%kp, %vp : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>)
     page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%s : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN> {

@@ -3,7 +3,7 @@
 // RUN: kvcache-opt %s -one-shot-bufferize="bufferize-function-boundaries function-boundary-type-conversion=identity-layout-map" -split-input-file > %t
 // RUN: grep -c 'kvcache.view_cache' %t | FileCheck %s --check-prefix=VIEWS
 // RUN: not grep -E 'memref\.(alloc|copy).*memref<[0-9?]+x16x2x64' %t
-// VIEWS: 6
+// VIEWS: 8
 
 // Written and read in place, in one op and in two: the buffers of the arguments
 // are those of the results, so the function returns what it was given.
@@ -119,6 +119,46 @@ kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
 kvcache.cache_group @full page_size 16
 kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
 func.func @packed(%k: tensor<8x2x64xbf16>, %kp: tensor<7x16x2x64xf8E4M3FN> {bufferization.buffer_layout = strided<[4096, 128, 64, 1], offset: ?>}, %vp: tensor<7x16x2x64xf8E4M3FN> {bufferization.buffer_layout = strided<[4096, 128, 64, 1], offset: ?>}, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %s: tensor<3xi32>, %m: tensor<8xi64>) {
+  %b:2 = kvcache.with_pages @layer0 pages(%kp, %vp : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>)
+    page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%s : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x f8E4M3FN>):
+    kvcache.write %k, %k to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  }
+  return
+}
+
+// -----
+
+// Strides of no other layout, with gaps, are one of their own.
+
+// CHECK-LABEL: kvcache.cache @layer0
+// CHECK-SAME: layout strides [2592, 160, 80]{{$}}
+// CHECK: func.func @padded(
+// CHECK: kvcache.view_cache @layer0 {{.*}} memref<7x16x2x64xf8E4M3FN, strided<[2592, 160, 80, 1], offset: ?>>
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v)
+func.func @padded(%k: tensor<8x2x64xbf16>, %kp: tensor<7x16x2x64xf8E4M3FN> {bufferization.buffer_layout = strided<[2592, 160, 80, 1], offset: ?>}, %vp: tensor<7x16x2x64xf8E4M3FN> {bufferization.buffer_layout = strided<[2592, 160, 80, 1], offset: ?>}, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %s: tensor<3xi32>, %m: tensor<8xi64>) {
+  %b:2 = kvcache.with_pages @layer0 pages(%kp, %vp : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>)
+    page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%s : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN> {
+  ^bb0(%c: !kvcache.cache<2 x 64 x f8E4M3FN>):
+    kvcache.write %k, %k to %c : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  }
+  return
+}
+
+// -----
+
+// The declaration follows the caller, also where it said something else.
+
+// CHECK-LABEL: kvcache.cache @layer0
+// CHECK-SAME: scales(@layer0.k, @layer0.v){{$}}
+kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.000000e+00 from default
+kvcache.cache_group @full page_size 16
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) layout strides [2592, 160, 80]
+func.func @plain(%k: tensor<8x2x64xbf16>, %kp: tensor<7x16x2x64xf8E4M3FN>, %vp: tensor<7x16x2x64xf8E4M3FN>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %s: tensor<3xi32>, %m: tensor<8xi64>) {
   %b:2 = kvcache.with_pages @layer0 pages(%kp, %vp : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>)
     page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%s : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN> {
   ^bb0(%c: !kvcache.cache<2 x 64 x f8E4M3FN>):

@@ -145,7 +145,8 @@ static cl::opt<int64_t>
              cl::desc("Tokens of a page, a power of two (default: 16)"),
              cl::cat(capacityCategory));
 static cl::opt<std::string>
-    kvLayout("kv-layout", cl::init("nhd"), cl::value_desc("nhd|hnd|packed"),
+    kvLayout("kv-layout", cl::init("nhd"),
+             cl::value_desc("nhd|hnd|packed|strides:P,T,H"),
              cl::desc("Order of a page in memory (default: nhd)"),
              cl::cat(capacityCategory));
 static cl::opt<int64_t>

@@ -45,14 +45,16 @@ def KVCache_CacheAccess : KVCache_Enum<"CacheAccess", "what an op does to a cach
 
 def KVCache_Layout : KVCache_Enum<"Layout", "order of a page's dimensions in memory", [
   I32EnumAttrCase<"NHD", 0, "nhd">, I32EnumAttrCase<"HND", 1, "hnd">,
-  I32EnumAttrCase<"Packed", 2, "packed">]>;
+  I32EnumAttrCase<"Packed", 2, "packed">, I32EnumAttrCase<"Strides", 3, "strides">]>;
 
 def KVCache_LayoutAttr : EnumAttr<KVCache_Dialect, KVCache_Layout, "layout"> {
   let summary = "order of a page's dimensions in memory";
   let description = [{
     * `nhd`: token, KV head, dim;
     * `hnd`: KV head, token, dim;
-    * `packed`: a page holds its keys and then its values, each as `nhd`.
+    * `packed`: a page holds its keys and then its values, each as `nhd`;
+    * `strides`: what the `strides` of the cache say, for padded pages and pools
+      of other makers.
   }];
 }
 

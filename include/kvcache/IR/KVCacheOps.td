@@ -142,7 +142,10 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     * (C4) the type is a valid `!kvcache.cache`;
     * (C5) both scales of a latent cache are the same symbol;
     * (C6) the layout of a latent cache is `nhd`;
-    * (C7) `shards` is at least 2 where it is given.
+    * (C7) `shards` is at least 2 where it is given;
+    * (C8) there are three `strides`, in elements, of page, token and head, just
+      when the layout is `strides`;
+    * (C9) with these strides no row overlaps another.
 
     Example:
 
@@ -152,6 +155,7 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     kvcache.cache_group @full page_size 16
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
     kvcache.cache @latent of "model.layers.1.self_attn.attn" in @full : latent 512 + 64 x bf16 scales(@layer0.k, @layer0.k)
+    kvcache.cache @padded of "model.layers.2.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v) layout strides [2560, 160, 80]
     ```
   }];
   let arguments = (ins
@@ -163,16 +167,19 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     FlatSymbolRefAttr:$v_scale,
     DefaultValuedAttr<KVCache_LayoutAttr, "::mlir::kvcache::Layout::NHD">:$layout,
     OptionalAttr<StrAttr>:$graph_dtype,
-    OptionalAttr<I64Attr>:$shards
+    OptionalAttr<I64Attr>:$shards,
+    OptionalAttr<DenseI64ArrayAttr>:$strides
   );
   let builders = [OpBuilder<(ins "::mlir::StringAttr":$sym_name, "::mlir::StringAttr":$layer,
       "::mlir::FlatSymbolRefAttr":$group, "::mlir::TypeAttr":$type, "::mlir::FlatSymbolRefAttr":$k_scale,
-      "::mlir::FlatSymbolRefAttr":$v_scale, "LayoutAttr":$layout, "::mlir::StringAttr":$graph_dtype), [{
-    build($_builder, $_state, sym_name, layer, group, type, k_scale, v_scale, layout, graph_dtype, ::mlir::IntegerAttr());
+      "::mlir::FlatSymbolRefAttr":$v_scale, "LayoutAttr":$layout, "::mlir::StringAttr":$graph_dtype,
+      CArg<"::mlir::DenseI64ArrayAttr", "{}">:$strides), [{
+    build($_builder, $_state, sym_name, layer, group, type, k_scale, v_scale, layout, graph_dtype, ::mlir::IntegerAttr(),
+          strides);
   }]>];
   let assemblyFormat = [{
     $sym_name `of` $layer `in` $group `:` custom<CacheShape>($type)
-    `scales` `(` $k_scale `,` $v_scale `)` (`layout` custom<LayoutKeyword>($layout)^)? attr-dict
+    `scales` `(` $k_scale `,` $v_scale `)` (`layout` custom<LayoutBody>($layout, $strides)^)? attr-dict
   }];
   let extraClassDeclaration = [{
     CacheType getCacheType() { return ::llvm::cast<CacheType>(getType()); }
@@ -181,6 +188,10 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     ScaleBufferOp getVScaleOp();
     /// Strides of the page buffers in elements: page, token, head, dim.
     ::llvm::SmallVector<int64_t, 4> getPageStrides();
+    /// Whether rows are apart with these strides of page, token and head.
+    bool acceptsStrides(::llvm::ArrayRef<int64_t> strides);
+    /// `nhd`, `hnd`, `packed`, or `strides:PAGE,TOKEN,HEAD`.
+    std::string getLayoutText();
     /// Elements from a page's first key to its first value when both are in
     /// one buffer (layout `packed`), else 0.
     int64_t getValueOffset();

@@ -124,7 +124,7 @@ def Import : Pass<"kvcache-import", "::mlir::ModuleOp"> {
     Option<"pageSize", "page-size", "int64_t", "16",
            "Tokens in a page of the caches; a power of two">,
     Option<"kvLayout", "kv-layout", "std::string", "\"nhd\"",
-           "Order of a page's dimensions in memory: nhd, hnd or packed">,
+           "Order of a page's dimensions in memory: nhd, hnd, packed, or strides:PAGE,TOKEN,HEAD in elements">,
     Option<"maxTokens", "max-tokens", "int64_t", "0",
            "Capacity: rows of one step, over all sequences (0: not given)">,
     Option<"maxSequences", "max-sequences", "int64_t", "0",

@@ -81,7 +81,9 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
                            llvm::cl::desc("Tokens of a page"),
                            llvm::cl::init(16)};
   Option<std::string> kvLayout{
-      *this, "kv-layout", llvm::cl::desc("Order of a page: nhd, hnd or packed"),
+      *this, "kv-layout",
+      llvm::cl::desc("Order of a page: nhd, hnd, packed, or "
+                     "strides:PAGE,TOKEN,HEAD in elements"),
       llvm::cl::init("nhd")};
   Option<int64_t> maxTokens{
       *this, "max-tokens",
