@@ -55,9 +55,10 @@ static StringRef getCacheWord(Type type) {
 /// the cache is.
 LogicalResult Importer::checkPages(ImportedCall &imported, Layer &layer) {
   auto emitError = [&] { return emitShapeError(imported); };
+  bool isLatent = imported.spec->isLatent;
   for (auto [what, operand] :
        {std::pair<StringRef, OperandRef>{"pages of keys", imported.pages[0]},
-        {"pages of values", imported.pages[1]},
+        {"pages of values", imported.pages[isLatent ? 0 : 1]},
         {"a page table", imported.pageTable},
         {"lengths", imported.lengths},
         {"query starts", imported.queryStart},
@@ -66,9 +67,9 @@ LogicalResult Importer::checkPages(ImportedCall &imported, Layer &layer) {
       return emitError() << "pages that stay values need all that goes with "
                             "them, but the op has no operand for "
                          << what;
-  ShapedType shapes[2];
-  for (auto [shape, operand] : llvm::zip_equal(shapes, imported.pages)) {
-    shape = dyn_cast<RankedTensorType>(operand.getType());
+  SmallVector<RankedTensorType, 2> shapes;
+  for (OperandRef operand : imported.getPages()) {
+    auto shape = dyn_cast<RankedTensorType>(operand.getType());
     if (!shape || shape.getRank() != 4 || shape.isDynamicDim(1) ||
         shape.isDynamicDim(2) || shape.isDynamicDim(3) ||
         getCacheWord(shape.getElementType()).empty())
@@ -77,8 +78,9 @@ LogicalResult Importer::checkPages(ImportedCall &imported, Layer &layer) {
                 "head dim] of f8E4M3FN, f8E5M2, bf16 or f16 with a "
                 "static page, but are "
              << operand.getType();
+    shapes.push_back(shape);
   }
-  if (shapes[0] != shapes[1])
+  if (!llvm::all_equal(shapes))
     return emitError() << "pages of keys and values must have the same type, "
                           "but are "
                        << shapes[0] << " and " << shapes[1];
@@ -93,6 +95,20 @@ LogicalResult Importer::checkPages(ImportedCall &imported, Layer &layer) {
   CacheType type =
       CacheType::get(module.getContext(), shapes[0].getDimSize(2),
                      shapes[0].getDimSize(3), shapes[0].getElementType());
+  if (isLatent) {
+    FailureOr<CacheType> row = getLatentRowType(imported);
+    if (failed(row))
+      return failure();
+    CacheType ofPages = type;
+    type = row->withElementType(type.getElementType());
+    if (type.getNumHeads() != ofPages.getNumHeads() ||
+        type.getHeadDim() != ofPages.getHeadDim())
+      return emitError() << "pages of a latent cache must be [pages, page "
+                            "size, 1, "
+                         << type.getHeadDim() << "] for rows of "
+                         << type.getLatentDim() << " + " << type.getRopeDim()
+                         << " elements, but are " << shapes[0];
+  }
   if (layer.type && layer.type != type)
     return emitError() << "has pages for a cache of type " << type
                        << ", but the layer's is " << layer.type;

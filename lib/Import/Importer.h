@@ -69,6 +69,10 @@ struct ImportedCall {
     return output ? Value(output) : Value(op()->getResult(0));
   }
   bool hasPages() const { return bool(pages[0]); }
+  /// Those of keys and values, or the one of a latent cache.
+  ArrayRef<OperandRef> getPages() const {
+    return ArrayRef(pages).take_front(spec->isLatent ? 1 : 2);
+  }
   bool updates() const {
     return spec->kind == ForeignOpKind::CacheUpdate ||
            spec->kind == ForeignOpKind::UpdateAndAttention;

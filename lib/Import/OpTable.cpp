@@ -267,11 +267,11 @@ void Reader::checkLatentOp(const ForeignOpSpec &spec, const std::string &where,
       spec.kind == ForeignOpKind::QuantizeQuery)
     fail(where + ".latent", "an op of this kind is the same with MLA");
   for (const ForeignOperand &operand : spec.operands)
-    if (operand.role == Role::KeyPages || operand.role == Role::ValuePages)
+    if (operand.role == Role::ValuePages)
       fail(where + ".operands",
            "\"" + operand.name +
-               "\": pages of a latent cache are not kept as values; give them "
-               "the role \"replaced\"");
+               "\": a latent cache has no pages of values beside its "
+               "\"key_pages\"");
   for (ForeignAttributeRole role :
        {ForeignAttributeRole::QueryHeads, ForeignAttributeRole::KVHeads})
     if (!spec.getAttributeName(role).empty())

@@ -254,8 +254,12 @@ WithPagesOp Importer::createWithPages(OpBuilder &builder,
                                       const ImportedCall &imported,
                                       CacheOp cache) {
   Location loc = imported.loc();
-  Value pages[] = {toBuiltin(imported.pages[0]), toBuiltin(imported.pages[1])};
-  SmallVector<Type> types = {pages[0].getType(), pages[1].getType()};
+  SmallVector<Value, 2> pages;
+  SmallVector<Type> types;
+  for (OperandRef operand : imported.getPages()) {
+    pages.push_back(toBuiltin(operand));
+    types.push_back(pages.back().getType());
+  }
   if (imported.attends())
     types.push_back(getBuiltinTensorType(imported.getOutput().getType()));
   auto with = WithPagesOp::create(
@@ -316,8 +320,7 @@ void Importer::rewrite() {
       ++numWrites;
       bool replaced = passes(ForeignOperandRole::Replaced);
       if (imported.spec->isLatent) {
-        created =
-            createLatentWrite(builder, imported, getHandle(layer.cache, op));
+        created = createLatentWrite(builder, imported, handleFor());
         if (replaced)
           op->emitRemark() << "layer '" << imported.layer
                            << "': the k scale that the graph passes as an "
@@ -355,7 +358,7 @@ void Importer::rewrite() {
                       output ? ValueRange(output) : ValueRange());
       builder.setInsertionPoint(op);
       if (output)
-        output = with->getResult(2);
+        output = with->getResults().back();
     }
     if (output)
       replaceOutput(builder, op, imported.output, output);
@@ -371,10 +374,13 @@ void Importer::rewrite() {
       if (!result.use_empty())
         if (Value operand =
                 imported.call.getMutatedOperand(result.getResultNumber())) {
-          if (with && operand == Value(imported.pages[0]))
-            operand = with->getResult(0);
-          else if (with && operand == Value(imported.pages[1]))
-            operand = with->getResult(1);
+          if (with)
+            for (auto [page, value] :
+                 llvm::zip(imported.getPages(), with.getResults()))
+              if (operand == Value(page)) {
+                operand = value;
+                break;
+              }
           if (operand.getType() != result.getType())
             operand = UnrealizedConversionCastOp::create(
                           builder, op->getLoc(), result.getType(), operand)

@@ -19,7 +19,7 @@
 
 // OUTPUT: output.json: ops[0].operands: an op of this kind needs an operand with the role "output"
 // ROWS: rows.json: ops[0].operands: an op of this kind needs an operand with the role "key"
-// PAGES: pages.json: ops[0].operands: "pages": pages of a latent cache are not kept as values; give them the role "replaced"
+// PAGES: pages.json: ops[0].operands: "pages": a latent cache has no pages of values beside its "key_pages"
 // HEADS: heads.json: ops[0].attributes: "heads": rows of an op of MLA are not flat
 // KIND: kind.json: ops[0].latent: an op of this kind is the same with MLA
 // BOOL: bool.json: ops[0].latent: expected true or false
@@ -47,7 +47,7 @@ func.func @main(%q: tensor<?x2x96xbf16>, %latent: tensor<?x256xbf16>, %rope: ten
 //--- pages.json
 {"version": 1, "ops": [
   {"name": "my.mla", "kind": "cache_update", "latent": true,
-   "operands": [{"name": "c", "role": "key"}, {"name": "r", "role": "value"}, {"name": "pages", "role": "key_pages"}]}]}
+   "operands": [{"name": "c", "role": "key"}, {"name": "r", "role": "value"}, {"name": "pages", "role": "value_pages"}]}]}
 //--- heads.json
 {"version": 1, "ops": [
   {"name": "my.mla", "kind": "cache_update", "latent": true,
