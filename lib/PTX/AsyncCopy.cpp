@@ -422,7 +422,7 @@ static void mbarrierInvalidate(Warp &w, const Instr &i) {
     u32 a = mbarrierAddress(w, i, l);
     if (!mbarrierAt(w, i, l, a))
       continue;
-    noteMbarrier(w, i, l, a, true);
+    noteMbarrier(w, i, l, a, false); // as libcu++ orders it: by atomics
     memset(&w.cta->init[a - sharedStart], 0, 8);
   }
 }

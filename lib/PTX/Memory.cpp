@@ -138,11 +138,11 @@ void kvcache::ptx::globalAccess(Warp &w, const Instr &i, const u64 *a, u32 mask,
     }
   Buffer *common = mask ? w.cta->findBuffer(lo, hi + n) : nullptr;
   if (common && !(writes && common->readOnly)) {
-    u8 *base = common->host - common->address;
-    KVCACHE_FOR_LANES x.host[l] = base + a[l];
+    const u64 base = u64(common->host) - common->address;
+    KVCACHE_FOR_LANES x.host[l] = (u8 *)(base + a[l]);
     if (!common->init.empty() && options.initcheck) {
-      u8 *init = common->init.data() - common->address;
-      KVCACHE_FOR_LANES x.init[l] = init + a[l];
+      const u64 init = u64(common->init.data()) - common->address;
+      KVCACHE_FOR_LANES x.init[l] = (u8 *)(init + a[l]);
       x.anyInit = true;
     }
   } else {

@@ -148,7 +148,9 @@ Declaration parseDeclaration(Cursor &c) {
       break;
     }
   }
-  d.elementSize = std::max(1u, u32(d.type.bits) / 8) * vector;
+  if (d.type.bits < 8)
+    c.fail("expected a type of 8 bits or more in front of this");
+  d.elementSize = u32(d.type.bits) / 8 * vector;
   d.alignment = alignment ? alignment : d.elementSize;
   while (c.eat("["))
     if (c.eat("]")) {

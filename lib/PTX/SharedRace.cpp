@@ -1,10 +1,10 @@
 //===- SharedRace.cpp - Races in shared memory ----------------------------===//
 //
-// Barriers and mbarriers order warps (Order.cpp), and only bar.warp.sync over
-// all live lanes, or a barrier, orders the lanes of a warp; shfl, vote and mma
-// do not. A cp.async is in flight until the lane that issued it waits; other
-// lanes then need a barrier. A bulk copy is in flight until a wait for its
-// mbarrier succeeds; other warps then need to wait as well, or a barrier.
+// Barriers and mbarriers order warps and the lanes of a warp (Order.cpp);
+// bar.warp.sync over all live lanes orders those too; shfl, vote and mma do
+// not. A cp.async is in flight until the lane that issued it waits; other lanes
+// then need a barrier. A bulk copy is in flight until a wait for its mbarrier
+// succeeds; other warps then need to wait as well, or a barrier.
 //
 //===----------------------------------------------------------------------===//
 
@@ -62,7 +62,8 @@ void Cta::checkWriter(Warp &w, const Instr &i, int lane, u32 addr,
                at(addr) + after + " by " + thread(x.writer) +
                    ", no CTA barrier between",
                addr, "shared");
-  } else if (x.writeEpoch >= w.syncEpoch) {
+  } else if (x.writeEpoch >= w.syncEpoch &&
+             !ordered(w, x.writer, x.writeEpoch)) {
     w.report(FindingKind::Race, i, lane,
              at(addr) + after + " by " + thread(x.writer) +
                  ", no warp barrier between",
@@ -83,18 +84,19 @@ void Cta::checkReader(Warp &w, const Instr &i, int lane, u32 addr,
           readSets[x.readEpoch | u32(x.plainEpoch) << 16];
       for (u32 v = 0; v < warps.size(); ++v)
         if (v == w.id)
-          otherLane |= set[v] >= w.syncEpoch;
+          otherLane |= set[v] >= w.syncEpoch && !orderedWarp(w, v, set[v]);
         else
           otherWarp |= set[v] && !orderedWarp(w, v, set[v]);
     }
   } else if (x.reader & readByWarp) {
     u32 v = x.reader & 0x7fff;
     if (v == w.id)
-      otherLane = x.readEpoch >= w.syncEpoch;
+      otherLane = x.readEpoch >= w.syncEpoch && !orderedWarp(w, v, x.readEpoch);
     else
       otherWarp = !orderedWarp(w, v, x.readEpoch);
   } else if (sameWarp(x.reader, w)) {
-    otherLane = x.readEpoch >= w.syncEpoch;
+    otherLane =
+        x.readEpoch >= w.syncEpoch && !ordered(w, x.reader, x.readEpoch);
   } else {
     otherWarp = !ordered(w, x.reader, x.readEpoch);
   }

@@ -281,6 +281,18 @@ TEST_F(CheckerTest, MbarrierMisuse) {
   expectOnly(FindingKind::Sync,
              run("setp.eq.u32 %p1, %r0, 0;\n"
                  "@%p1 mbarrier.init.shared.b64 [%r50], 0;"));
+  // It orders the lanes of one warp as well: reads of what another lane wrote,
+  // and writes over what another lane has read.
+  const std::string near = "xor.b32 %r1, %r51, 4; add.u32 %r1, %r1, %r50;\n"
+                           "ld.shared.u32 %r2, [%r1];\n"
+                           "st.global.u32 [%d4], %r2;\n";
+  const std::string again = "mbarrier.arrive.shared.b64 %d7, [%r9];\n"
+                            "V: mbarrier.try_wait.parity.shared.b64 %p2, "
+                            "[%r9], 1; @!%p2 bra V;\n";
+  expectClean(run(init + write + arrive + wait("0") + near + again + write));
+  expectOnly(FindingKind::Race, run(init + write + arrive + near + wait("0")));
+  expectOnly(FindingKind::Race,
+             run(init + write + arrive + wait("0") + near + write + again));
   // Copies of this thread, with and without an arrival of its own.
   const std::string copy =
       "shl.b32 %r1, %r0, 4; add.u32 %r1, %r1, %r50; mul.wide.u32 %d6, %r0, "

@@ -81,6 +81,7 @@ TEST_F(ParserTest, NumbersAndSizesAreBounded) {
       {entry(".shared .align 3 .b8 s[4];"), "power of two"},
       {".global .b8 g[65536][65536][65536][65536];", "255 MiB"},
       {".entry k(.param .b8 p[99999]) { ret; }", "expected at most 32768"},
+      {".global .pred g = 0f3f800000;", "type of 8 bits or more"},
       {".func f", "expected a name"},
       {".func f()", "expected a name"},
       {".entry k", "expected '{'"},
