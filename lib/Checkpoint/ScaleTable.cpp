@@ -404,7 +404,9 @@ private:
         if (candidate->kind == ScaleName::Single && candidate->tensor &&
             (candidate->role == ScaleRole::K ||
              candidate->role == ScaleRole::V) &&
-            candidate->tensor->numElements() > 1)
+            // The [1, 1, 1] of a single KV head, too.
+            (candidate->tensor->numElements() > 1 ||
+             candidate->tensor->shape.size() == 3))
           return size_t(candidate->tensor->numElements());
     return size_t(requests[layer].kvHeads * options.tpSize);
   }

@@ -797,8 +797,19 @@ TEST_F(Scales, ARankTakesItsHeads) {
     EXPECT_EQ(table.layers[0][ScaleRole::Q].perHead, c.q);
     EXPECT_EQ(table.layers[0][ScaleRole::V].value, .5f);
   }
+  // A single KV head that all ranks share.
+  TensorList one;
+  one.addValues<float>(L0 + ".k_scale", DType::F32, {1, 1, 1}, {3});
+  one.addValues<float>(L0 + ".q_scale", DType::F32, {4, 1, 1}, {1, 4, 2, 3});
+  options.tpSize = 2;
+  options.tpRank = 0;
+  graph[0].kvHeads = 1;
+  ScaleTable shared = resolve(one);
+  expectNo(shared, Severity::Error);
+  EXPECT_EQ(shared.layers[0][ScaleRole::Q].value, 4);
   options.tpSize = 3;
   options.tpRank = 0;
+  graph[0].kvHeads = 4;
   expectError(resolve(list), "found shape [4, 1, 1] of '" + L0 + ".k_scale'");
   options.tpRank = 3;
   expectError(resolve(list), "tp-rank 3 of tp-size 3");

@@ -218,6 +218,10 @@ for size, rank, first, last in (1, 0, 0, 4), (2, 1, 2, 4), (4, 3, 3, 4), (8, 5, 
     case(f"rank {rank} of {size}", heads,
          {"k": (k[first:last], "checkpoint"), "v": (.3, "checkpoint"), "q": ([.6, .8, 1.1, 1.3][first:last], "checkpoint")},
          f"--tp-size={size}", f"--tp-rank={rank}", model=four, quant=scheme(strategy="attn_head"))
+multiquery = {L0 + ".k_scale": np.full((1, 1, 1), .1, np.float32), L0 + ".q_scale": np.array(q[:4], np.float32).reshape(4, 1, 1)}
+for rank in "03":
+    case("one KV head, four ranks", multiquery, {"k": (.1, "checkpoint"), "q": ([.8], "checkpoint")}, "--tp-size=4",
+         f"--tp-rank={rank}", model={**LLAMA, "num_key_value_heads": 1}, quant=scheme(strategy="attn_head"))
 
 # Names, with any prefix in front.
 for prefix in "model.layers.0", "model.language_model.layers.0", "language_model.model.layers.0":
@@ -261,5 +265,5 @@ case("e5m2 and a declared method", {L0 + ".kv_scale": .05}, None, "--kv-cache-dt
 case("e5m2 and compressed-tensors without a scheme", {L0 + ".kv_scale": .05}, None, "--kv-cache-dtype=fp8_e5m2",
      quant={"quant_method": "compressed-tensors"}, cache="f8E5M2")
 
-if done < 239:
+if done < 243:
     sys.exit(f"only {done} cases")
