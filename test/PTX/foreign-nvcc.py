@@ -127,3 +127,42 @@ a, b, c = np.ones((64, 96), np.float16), np.ones((96, 64), np.float16), np.zeros
 report = machine.launch(module, "gemm_async", (1, 1), (128,), 0,
                         [machine.buffer(a, "A"), machine.buffer(b, "B"), machine.output(c, "C"), i32(64), i32(64), i32(96)])
 check("race" in {f["kind"] for f in report["findings"]}, "gemm_async without its second barrier: race noticed")
+
+# What the headers of the toolkit make of one warp: tiles, halves, pipelines, locks.
+path = os.path.join(out, "cooperative.ptx")
+subprocess.check_call(["nvcc", "-O3", "-std=c++17", "-diag-suppress=20054", "-arch=sm_90", "-ptx", "-o", path, os.path.join(here, "Inputs", "cooperative.cu")])
+with open(path) as f:
+    module = machine.module(f.read(), path)
+
+machine.clear()
+x, sums = rng.integers(-99, 99, 64).astype(np.int32), np.zeros((3, 64), np.int32)
+clean(machine.launch(module, "tiles", (1,), (64,), 0, [machine.buffer(x, "in"), machine.buffer(sums, "out", read_only=False)]), "tiles")
+thread = np.arange(64)
+alike = lambda same: [sum(int(x[k]) for k in thread if k // 32 == t // 32 and same(k, t)) for t in thread]
+check(np.array_equal(sums[0], alike(lambda k, t: k // 8 == t // 8)), "tiles: sums of 8 lanes")
+check(np.array_equal(sums[1], alike(lambda k, t: k % 3 == t % 3)), "tiles: sums by label")
+taken = thread % 5 < 2
+check(np.array_equal(sums[2], np.where(taken, taken.reshape(2, 32).sum(1).repeat(32), 0)), "tiles: lanes of a branch")
+
+machine.clear()
+a, b = (rng.standard_normal(64).astype(np.float16) for _ in range(2))
+a[5], b[9] = np.nan, a[9]
+signs = np.zeros(64, np.float16)
+clean(machine.launch(module, "signs", (1,), (32,), 0, [machine.buffer(a, "a"), machine.buffer(b, "b"), machine.output(signs, "out")]), "signs")
+check(np.array_equal(signs, np.where(a < b, -1, 1)), "signs: values")
+
+steps = 5
+x = rng.integers(0, 1000, (steps, 512)).astype(np.int32)
+for options in ({}, dict(lateCopies=1), dict(lateCopies=1, seed=3)):
+    machine.clear()
+    sums = np.zeros(128, np.int32)
+    clean(machine.launch(module, "staged", (1,), (128,), 0, [machine.buffer(x, "in"), machine.output(sums, "out"), i32(steps)],
+                         **dict(ptx_machine.ALL, **options)), f"staged {options}")
+    check(np.array_equal(sums, x[:, np.arange(128) * 7 & 511].sum(0)), f"staged {options}: values")
+
+machine.clear()
+lock, count = np.zeros(1, np.int32), np.zeros(1, np.int32)
+clean(machine.launch(module, "locked", (3,), (64,), 0,
+                     [machine.buffer(lock, "lock", read_only=False), machine.buffer(count, "count", read_only=False)],
+                     **dict(ptx_machine.ALL, maxInstructions=1000000)), "locked")
+check(count[0] == 192, "locked: every thread counted once")

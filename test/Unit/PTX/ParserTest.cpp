@@ -2,6 +2,9 @@
 
 #include "PTXTest.h"
 
+#include <iterator>
+#include <random>
+
 using namespace kvcache::ptx;
 
 namespace {
@@ -99,6 +102,80 @@ TEST_F(ParserTest, NumbersAndSizesAreBounded) {
     EXPECT_HAS(e, part) << text.substr(0, 200);
     EXPECT_HAS(e, "bad.ptx: line ");
   }
+}
+
+/// Damaged text is read or refused, with the line; what can be run, runs.
+TEST_F(ParserTest, DamagedModules) {
+  const std::string whole = kernel(
+      "mul.wide.u32 %d6, %r102, 16; add.s64 %d6, %d0, %d6; mov.u32 %r3, s;\n"
+      "shl.b32 %r4, %r102, 4; add.u32 %r3, %r3, %r4;\n"
+      "cp.async.cg.shared.global [%r3], [%d6], 16;\ncp.async.wait_all;\n"
+      "bar.sync 0;\n"
+      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5,%r6,%r7,%r8}, [%r3];\n"
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r9,%r10,%r11,%r12}"
+      ", {%r5,%r6,%r7,%r8}, {%r5,%r6}, {%r5,%r6,%r7,%r8};\n"
+      "setp.lt.f32 %p1|%p2, %r9, 1.5;\n@%p1 bra Skip;\n"
+      "shfl.sync.bfly.b32 %r14|%p4, %r10, 1, 31, -1;\nSkip:\n"
+      "vote.sync.ballot.b32 %r15, %p2, -1;\n"
+      "atom.shared.cas.b32 %r16, [%r3], 1, %r15;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 %h1, %r9, %r10;\n"
+      "set.lt.f16x2.f16x2 %r17, %r5, %r6;\nprmt.b32 %r18, %r5, %r6, 0x5410;\n"
+      "mov.b64 %d7, {%r17, %r18};\nmbarrier.init.shared.b64 [%r3], 32;\n"
+      "T: .branchtargets A, B;\nand.b32 %r19, %r0, 1;\nbrx.idx %r19, T;\n"
+      "A: bar.red.popc.u32 %r20, 0, %p1;\nB:\n"
+      "st.global.v4.u32 [%d6], {%r17, %r18, %r19, %r20};",
+      ".shared .align 16 .b8 s[1024];\n.const .f32 c[2] = {1.5, -2.0};\n");
+  const char *pieces[] = {"99999999999999999999",
+                          "-1",
+                          "0x",
+                          "{",
+                          "}",
+                          "(",
+                          "[",
+                          ";",
+                          ",",
+                          "|",
+                          "!",
+                          "%r1",
+                          "%p1",
+                          "_",
+                          "/*",
+                          "\"",
+                          ".b64",
+                          ".x4",
+                          ".pred",
+                          "[%r1+4]",
+                          ".wide",
+                          "{%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8,%r9,%r10}"};
+  std::mt19937_64 random(7);
+  std::vector<uint8_t> data(1 << 14);
+  const uint64_t p = add(data);
+  const void *pointers[] = {&p, &p, &p};
+  options.maxInstructions = 500;
+  size_t refused = 0, run = 0;
+  for (int n = 0; n < 2000; ++n) {
+    std::string text = whole;
+    for (uint64_t times = 1 + random() % 3; times; --times) {
+      size_t at = random() % text.size();
+      if (random() % 3 == 0)
+        text.erase(at, 1 + random() % 8);
+      else if (random() % 2)
+        text.insert(at, pieces[random() % std::size(pieces)]);
+      else
+        text[at] = char(random());
+    }
+    kvcache::Expected<Module> module = Module::parse(text, "bad.ptx");
+    if (!module) {
+      ++refused;
+      EXPECT_HAS(module.message(), "bad.ptx: line ");
+    } else if (const KernelInfo *k = module->findKernel("k")) {
+      if (k->parameters.size() <= 3 && k->parameterBytes <= 24)
+        run += bool(
+            machine.launch(*module, "k", {}, {32, 1, 1}, 0, pointers, options));
+    }
+  }
+  EXPECT_GT(refused, 100u);
+  EXPECT_GT(run, 20u);
 }
 
 /// A function whose address is taken: what calls it is refused, the rest runs.
