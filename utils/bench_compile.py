@@ -6,6 +6,10 @@
   * graphs of 42, 84 and 126 layers with their checkpoints to a bundle: time,
     peak memory, and the number of kernels, which does not grow.
 
+With --variants instead: every variant of the kernels of attention and MLA, a
+process each, in seconds of CPU time (user and system), which other work on the
+machine disturbs less than those of a clock.
+
 Needs ptxas; the comparison needs the triton package.
 """
 
@@ -22,18 +26,53 @@ import time
 
 HEADS, KV_HEADS, DIM = 64, 8, 128
 
-KERNEL = f"""
-kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
-kvcache.scale_buffer @layer0.v : f32 = 1.100000e-02 from override
-kvcache.cache_group @full page_size 16 {{max_pages_per_sequence = 128 : i64, max_sequences = 32 : i64, max_tokens = 32 : i64, num_pages = 4096 : i64}}
-kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : {KV_HEADS} x {DIM} x f8E4M3FN scales(@layer0.k, @layer0.v)
-func.func @main(%q: memref<32x{HEADS}x{DIM}xbf16>, %out: memref<32x{HEADS}x{DIM}xbf16>) {{
-  %c = kvcache.get_cache @layer0 : !kvcache.cache<{KV_HEADS} x {DIM} x f8E4M3FN>
-  kvcache.paged_attention %q over %c outs(%out) {{softmax_scale = 0.08838834764831845 : f64}}
-    : memref<32x{HEADS}x{DIM}xbf16>, !kvcache.cache<{KV_HEADS} x {DIM} x f8E4M3FN> -> memref<32x{HEADS}x{DIM}xbf16>
+
+def kernel_source(heads=HEADS, kv_heads=KV_HEADS, dim=DIM, page=16, cache="f8E4M3FN", query="bf16", out=None, tokens=32,
+                  attributes="", latent=0):
+    """A graph of one attention op; `latent`: over a latent cache with rows of so many elements and 64 more."""
+    scale = "1.250000e-02 from override" if cache.startswith("f8") else "1.000000e+00 from default"
+    op, second = "paged_attention", "v"
+    if latent:
+        cache, op, second, dim = f"latent {latent} + 64 x {cache}", "mla_attention", "k", latent + 64
+    else:
+        cache = f"{kv_heads} x {dim} x {cache}"
+    queries = f"memref<{tokens}x{heads}x{dim}x{query}>"
+    output = f"memref<{tokens}x{heads}x{latent or dim}x{out or query}>"
+    symbols = "".join(f"kvcache.scale_buffer @layer0.{s} : f32 = {scale}\n" for s in dict.fromkeys(("k", second)))
+    return f"""{symbols}\
+kvcache.cache_group @full page_size {page} {{max_pages_per_sequence = 128 : i64, max_sequences = 32 : i64, max_tokens = {tokens} : i64, num_pages = 4096 : i64}}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : {cache} scales(@layer0.k, @layer0.{second})
+func.func @main(%q: {queries}, %out: {output}) {{
+  %c = kvcache.get_cache @layer0 : !kvcache.cache<{cache}>
+  kvcache.{op} %q over %c outs(%out) {{softmax_scale = 0.08838834764831845 : f64{attributes}}}
+    : {queries}, !kvcache.cache<{cache}> -> {output}
   return
 }}
 """
+
+
+def variants():
+    """(family, name, arguments of kernel_source, options of kvcache-compile) of the kernels of attention."""
+    for tokens, family in ((32, "decode"), (512, "prefill")):
+        for dim in (64, 80, 96, 112, 128, 192, 256):
+            yield family, f"head dim {dim}", dict(dim=dim, tokens=tokens), {}
+        for group in (1, 4, 16, 71):
+            yield family, f"group {group}", dict(heads=group, kv_heads=1, tokens=tokens), {}
+        for page in (1, 64, 512):
+            yield family, f"page {page}", dict(page=page, tokens=tokens), {}
+        for query in ("f16", "f32"):
+            yield family, f"{query} queries", dict(query=query, tokens=tokens), {}
+        yield family, "e5m2", dict(cache="f8E5M2", tokens=tokens), {}
+        yield family, "window", dict(attributes=", window = 511 : i64", tokens=tokens), {"window": 512}
+        yield family, "soft cap", dict(attributes=", soft_cap = 30.0 : f64", tokens=tokens), {"soft-cap": 30}
+    yield "decode", "bf16 cache", dict(cache="bf16"), {}
+    yield "decode", "4 rows", dict(tokens=128), {}
+    for heads in (16, 32, 64, 128):
+        yield "MLA", f"{heads} heads", dict(heads=heads, latent=512), {}
+    for cache in ("f8E5M2", "bf16", "fp8_ds_mla"):
+        yield "MLA", f"{cache}, 64 heads", dict(latent=512, cache=cache), {}
+    yield "MLA", "256 + 64, 64 heads", dict(latent=256), {}
+
 
 TRITON = '''
 import sys
@@ -100,6 +139,35 @@ def timed(command, repeats, environment=None):
     return statistics.median(seconds), min(seconds), max(seconds), result.stdout
 
 
+def cpu_seconds(command, repeats):
+    """Median of the user and system seconds of a process."""
+    seconds = []
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        timed(command, 1)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return statistics.median(seconds)
+
+
+def compile_command(compiler, source, arch, bundle, **options):
+    given = {"softmax-scale": 0.08838834764831845, "soft-cap": 0, "window": 0, **options}
+    return [compiler, source, f"--target=sm_{arch}", "--quiet", *(f"--{k}={v}" for k, v in given.items()), "-o", bundle]
+
+
+def measure_variants(compiler, folder, repeats):
+    """{family: [(seconds, name)]}, the slowest first."""
+    found = {}
+    for n, (family, name, arguments, options) in enumerate(variants()):
+        source = os.path.join(folder, f"variant{n}.mlir")
+        with open(source, "w") as file:
+            file.write(kernel_source(**arguments))
+        for arch in (80, 90):
+            command = compile_command(compiler, source, arch, os.path.join(folder, "variant.kvb"), **options)
+            found.setdefault(f"{family}, sm_{arch}", []).append((cpu_seconds(command, repeats), name))
+    return {family: sorted(rows, reverse=True) for family, rows in found.items()}
+
+
 def safetensors(path, scales):
     header, data = {}, b""
     for name, value in scales.items():
@@ -146,21 +214,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="folder of the build")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--variants", action="store_true", help="compile every variant of the attention kernels")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a table")
     options = parser.parse_args()
     compiler = os.path.join(os.path.abspath(options.build), "bin", "kvcache-compile")
+    if options.variants:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure_variants(compiler, folder, options.repeats)
+        if options.json:
+            print(json.dumps(found))
+            return
+        print("| kernels | variants | median | slowest | which |\n|---|---|---|---|---|")
+        for family, rows in found.items():
+            print(f"| {family} | {len(rows)} | {statistics.median(t for t, _ in rows):.3f} | {rows[0][0]:.3f} | {rows[0][1]} |")
+        return
     report = {"kernel": {}, "layers": {}}
 
     with tempfile.TemporaryDirectory() as folder:
         kernel = os.path.join(folder, "kernel.mlir")
         with open(kernel, "w") as file:
-            file.write(KERNEL)
+            file.write(kernel_source())
         script = os.path.join(folder, "decode.py")
         with open(script, "w") as file:
             file.write(TRITON.replace("KV_HEADS_", str(KV_HEADS)).replace("HEADS_", str(HEADS)).replace("DIM_", str(DIM)))
         for arch in (80, 90):
-            command = [compiler, kernel, f"--target=sm_{arch}", "--quiet", "--softmax-scale=0.08838834764831845",
-                       "--soft-cap=0", "--window=0", "-o", os.path.join(folder, "kernel.kvb")]
+            command = compile_command(compiler, kernel, arch, os.path.join(folder, "kernel.kvb"))
             row = {"kvcache": timed(command, options.repeats)[:3]}
             try:
                 import triton  # noqa: F401
