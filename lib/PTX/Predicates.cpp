@@ -27,9 +27,9 @@ const char *const comparisonNames[] = {"eq",  "ne",  "lt",  "le",  "gt",
                                        "ge",  "equ", "neu", "ltu", "leu",
                                        "gtu", "geu", "num", "nan"};
 
-template <class T, int C> bool compare(T a, T b) {
+template <class T> inline bool compare(int comparison, T a, T b) {
   bool unordered = a != a || b != b;
-  switch (C) {
+  switch (comparison) {
   case Eq:
     return a == b;
   case Ne:
@@ -60,6 +60,7 @@ template <class T, int C> bool compare(T a, T b) {
     return unordered;
   }
 }
+template <class T, int C> bool compare(T a, T b) { return compare(C, a, b); }
 
 struct BFloat { // compares as float
   u16 bits;
@@ -132,30 +133,6 @@ template <class T> Handler slctFor(const Statement &s, Type t) {
 // set, and setp of packed halves: one lane after the other
 //===----------------------------------------------------------------------===//
 
-template <class T> bool compareAs(int c, T a, T b) {
-  const bool unordered = a != a || b != b;
-  if (c >= EqU && c <= GeU)
-    return unordered || compareAs(c - EqU, a, b);
-  switch (c) {
-  case Eq:
-    return a == b;
-  case Ne:
-    return a != b && !unordered;
-  case Lt:
-    return a < b;
-  case Le:
-    return a <= b;
-  case Gt:
-    return a > b;
-  case Ge:
-    return a >= b;
-  case Num:
-    return !unordered;
-  default:
-    return unordered;
-  }
-}
-
 // i.imm: kind of the source type | kind of the result << 8; i.width: bits of a
 // compared value; i.flags: comparison << 2 | as for setp | ftz << 7.
 bool compareBits(const Instr &i, u64 a, u64 b) {
@@ -163,25 +140,25 @@ bool compareBits(const Instr &i, u64 a, u64 b) {
   switch (char(i.imm & 255)) {
   case 'f':
     if (i.width == 64)
-      return compareAs(c, __builtin_bit_cast(double, a),
-                       __builtin_bit_cast(double, b));
+      return compare(c, __builtin_bit_cast(double, a),
+                     __builtin_bit_cast(double, b));
     if (i.flags >> 7 & 1)
-      return compareAs(c, Comparable<FlushedFloat>::get(u32(a)),
-                       Comparable<FlushedFloat>::get(u32(b)));
-    return compareAs(c, __builtin_bit_cast(float, u32(a)),
-                     __builtin_bit_cast(float, u32(b)));
+      return compare(c, Comparable<FlushedFloat>::get(u32(a)),
+                     Comparable<FlushedFloat>::get(u32(b)));
+    return compare(c, __builtin_bit_cast(float, u32(a)),
+                   __builtin_bit_cast(float, u32(b)));
   case 'h':
   case 'H':
-    return compareAs(c, float(unbox<f16>(u32(a))), float(unbox<f16>(u32(b))));
+    return compare(c, float(unbox<f16>(u32(a))), float(unbox<f16>(u32(b))));
   case 'B':
   case 'X':
-    return compareAs(c, Comparable<BFloat>::get(u32(a)),
-                     Comparable<BFloat>::get(u32(b)));
+    return compare(c, Comparable<BFloat>::get(u32(a)),
+                   Comparable<BFloat>::get(u32(b)));
   case 's':
-    return compareAs(c, s64(a << (64 - i.width)) >> (64 - i.width),
-                     s64(b << (64 - i.width)) >> (64 - i.width));
+    return compare(c, s64(a << (64 - i.width)) >> (64 - i.width),
+                   s64(b << (64 - i.width)) >> (64 - i.width));
   default:
-    return compareAs(c, a << (64 - i.width), b << (64 - i.width));
+    return compare(c, a << (64 - i.width), b << (64 - i.width));
   }
 }
 

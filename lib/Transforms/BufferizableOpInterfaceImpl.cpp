@@ -305,16 +305,11 @@ struct WithPagesModel
         rest[3]);
     SmallVector<Value> results(ArrayRef(*operands).take_front(numPages));
     Operation *yield = with.getBody().front().getTerminator();
-    for (Value value : yield->getOperands()) {
-      if (!isa<TensorType>(value.getType())) {
-        results.push_back(value);
-        continue;
-      }
-      FailureOr<Value> buffer = getBuffer(rewriter, value, options, state);
-      if (failed(buffer))
-        return failure();
-      results.push_back(*buffer);
-    }
+    FailureOr<SmallVector<Value>> yielded =
+        bufferOperands(yield, rewriter, options, state);
+    if (failed(yielded))
+      return failure();
+    llvm::append_range(results, *yielded);
     rewriter.eraseOp(yield);
     rewriter.inlineBlockBefore(&with.getBody().front(), op, handle);
     replaceOpWithBufferizedValues(rewriter, op, results);
