@@ -43,6 +43,23 @@ enum CacheType : int {
   TileScaled = 4
 };
 
+/// Values of the structural argument `math`: the numerics of decode attention.
+enum Math : int {
+  /// Codes and queries become f16 (bf16 over a bf16 cache), exactly where the
+  /// range allows; probabilities are f16.
+  MathF16 = 0,
+  /// Codes are multiplied as they are; queries that are not codes become e4m3
+  /// with a power of two for each row, and probabilities e4m3.
+  MathFP8 = 1
+};
+
+/// True where the tensor core multiplies 8-bit floats. Elsewhere ptxas emulates
+/// it, from sm_90 on: 12 conversions, two products of f16 and four additions
+/// for one m16n8k32.
+[[gnu::always_inline]] constexpr inline bool multipliesFP8(int arch) {
+  return arch == 89 || arch >= 120;
+}
+
 /// The cache type of the same codes as an activation type.
 [[gnu::always_inline]] constexpr inline int codeType(int activationType) {
   return activationType == CodesE5M2 ? E5M2 : E4M3;
@@ -116,14 +133,14 @@ constexpr Machine machineOf(int arch) {
 }
 
 /// PTX version, 10 * major + minor, that has the kernels' instructions on an
-/// architecture: movmatrix needs 7.8, e4m3 conversions 8.1 on sm_89. LLVM's own
-/// choice for sm_80 (7.0) and sm_89 (7.8) is older, so pass it as `+ptxN`.
+/// architecture: movmatrix needs 7.8, products of e4m3 8.4. LLVM's own choice
+/// for sm_80 (7.0) and sm_89 (7.8) is older, so pass it as `+ptxN`.
 [[gnu::always_inline]] constexpr inline int ptxVersion(int arch) {
   if (arch >= 120)
     return 87;
   if (arch >= 100)
     return 86;
-  return arch == 89 ? 81 : 78;
+  return arch == 89 ? 84 : 78;
 }
 
 //===----------------------------------------------------------------------===//
@@ -290,24 +307,33 @@ stageBytes(int headDim, int elementBytes, int tile) {
 }
 
 /// f32 queries are the sum of two f16.
-[[gnu::always_inline]] constexpr inline int queryTerms(int queryType) {
-  return queryType == F32 ? 2 : 1;
+[[gnu::always_inline]] constexpr inline int queryTerms(int queryType,
+                                                       int math = MathF16) {
+  return queryType == F32 && math == MathF16 ? 2 : 1;
 }
 
-/// Queries take tilesN * headDim / 8 registers; beyond 32 they stay in shared
-/// memory.
+/// Registers of a term of the queries of one N tile.
+[[gnu::always_inline]] constexpr inline int queryRegisters(int headDim,
+                                                           int math = MathF16) {
+  return headDim / (math == MathFP8 ? 16 : 8);
+}
+
+/// Beyond 32 registers queries stay in shared memory.
 [[gnu::always_inline]] constexpr inline bool
-queriesInShared(int headDim, int columns, int queryType) {
-  return tilesN(columns) * headDim / 8 * queryTerms(queryType) > 32;
+queriesInShared(int headDim, int columns, int queryType, int math = MathF16) {
+  return tilesN(columns) * queryRegisters(headDim, math) *
+             queryTerms(queryType, math) >
+         32;
 }
 
 /// Shared memory of the queries, in front of the rings: for each N tile and
-/// term 512 bytes for 32 dims, then the score factors of the columns.
-[[gnu::always_inline]] constexpr inline int queryBytes(int headDim, int columns,
-                                                       int queryType) {
-  return queriesInShared(headDim, columns, queryType)
+/// term 512 bytes for four registers, then the score factors of the columns.
+[[gnu::always_inline]] constexpr inline int
+queryBytes(int headDim, int columns, int queryType, int math = MathF16) {
+  return queriesInShared(headDim, columns, queryType, math)
              ? tilesN(columns) *
-                   (queryTerms(queryType) * ceilDiv(headDim, 32) * 512 +
+                   (queryTerms(queryType, math) *
+                        ceilDiv(queryRegisters(headDim, math), 4) * 512 +
                     columnsPerTile * 4)
              : 0;
 }
@@ -323,8 +349,8 @@ queriesInShared(int headDim, int columns, int queryType) {
 /// CTA arrived last.
 [[gnu::always_inline]] constexpr inline int
 dynamicSharedBytes(int headDim, int elementBytes, int columns, int queryType,
-                   int tile, int stages) {
-  return queryBytes(headDim, columns, queryType) +
+                   int tile, int stages, int math = MathF16) {
+  return queryBytes(headDim, columns, queryType, math) +
          maxOf(warpsPerCta * stages * stageBytes(headDim, elementBytes, tile),
                warpsPerCta * tilesN(columns) * columnsPerTile *
                        (mergePitch(headDim) + 2) * 4 +
@@ -345,9 +371,10 @@ constexpr int ctasPerSM(int arch, int sharedBytes) {
 /// KV bytes in flight on a multiprocessor when a warp waits for its oldest
 /// stage: one stage is awaited, `stages - 2` younger ones are outstanding.
 constexpr int bytesInFlight(int arch, int headDim, int elementBytes,
-                            int columns, int queryType, int tile, int stages) {
+                            int columns, int queryType, int tile, int stages,
+                            int math = MathF16) {
   return ctasPerSM(arch, dynamicSharedBytes(headDim, elementBytes, columns,
-                                            queryType, tile, stages)) *
+                                            queryType, tile, stages, math)) *
          warpsPerCta * (stages - 1) *
          kvBytesPerIteration(headDim, elementBytes, tile);
 }
@@ -358,6 +385,7 @@ struct AttentionTuning {
   int stages;       // depth of a warp's ring: 2 to 6
   int unroll;       // 1, or `stages`
   int minCtasPerSM; // for nvvm.minctasm
+  const char *why;  // the tile, for people
 };
 
 /// Default tuning. Tiles of 32 tokens need the fewest instructions per byte;
@@ -369,32 +397,42 @@ struct AttentionTuning {
 /// one CTA.
 constexpr AttentionTuning attentionDefaults(int arch, int headDim,
                                             int elementBytes, int columns,
-                                            int queryType, int pageSize) {
+                                            int queryType, int pageSize,
+                                            int math = MathF16) {
   const int rowBytes = headDim * elementBytes;
   const int limit = machineOf(arch).sharedPerCta;
   bool small = limit < 128 * 1024;
-  AttentionTuning tuning = {32, 2, 1, 2};
+  AttentionTuning tuning = {32, 2, 1, 2, ""};
   if (rowBytes <= 64) {
-    tuning = {32, small ? 4 : 3, 1, small ? 1 : 2};
+    tuning = {32, small ? 4 : 3, 1, small ? 1 : 2,
+              "for rows of at most 64 bytes"};
     if (arch >= 90 && !small && tilesN(columns) == 1)
       tuning.minCtasPerSM = 3;
   } else if (rowBytes <= 128 && !small) {
-    tuning = arch >= 90 ? AttentionTuning{32, 3, 1, 2}
-                        : AttentionTuning{16, 4, 1, 2};
+    tuning = arch >= 90
+                 ? AttentionTuning{32, 3, 1, 2, "for rows of 65 to 128 bytes"}
+                 : AttentionTuning{16, 4, 1, 2,
+                                   "for rows of 65 to 128 bytes on "
+                                   "sm_80"};
   } else if (rowBytes <= 128) {
-    tuning = {32, rowBytes < 128 ? 3 : 2, 1, 1};
+    tuning = {32, rowBytes < 128 ? 3 : 2, 1, 1,
+              "for rows of 65 to 128 bytes in 99 KB"};
   } else {
-    tuning = {16, rowBytes > 256 && small ? 2 : 3, 1, 2};
+    tuning = {16, rowBytes > 256 && small ? 2 : 3, 1, 2,
+              "for rows of more than 128 bytes"};
   }
-  if (tilesN(columns) > 2 || pageSize < 8)
+  if (tilesN(columns) > 2 || pageSize < 8) {
     tuning.tile = 16;
+    tuning.why = tilesN(columns) > 2 ? "for more than 16 columns"
+                                     : "for pages of fewer than 8 tokens";
+  }
   while (tuning.stages > 2 &&
          dynamicSharedBytes(headDim, elementBytes, columns, queryType,
-                            tuning.tile, tuning.stages) > limit)
+                            tuning.tile, tuning.stages, math) > limit)
     --tuning.stages;
   int fit = ctasPerSM(arch, dynamicSharedBytes(headDim, elementBytes, columns,
                                                queryType, tuning.tile,
-                                               tuning.stages));
+                                               tuning.stages, math));
   tuning.minCtasPerSM = maxOf(1, minOf(tuning.minCtasPerSM, fit));
   return tuning;
 }
@@ -416,13 +454,28 @@ tokensPerSplit(int keys, int splitTokens, int numSplits) {
   return ceilDiv(ceilDiv(keys, numSplits), splitTokens) * splitTokens;
 }
 
+/// What stands against fp8-math; null if nothing.
+constexpr const char *fp8MathProblem(int arch, int cacheType) {
+  if (cacheBytes(cacheType) != 1)
+    return "fp8-math multiplies the codes of an FP8 cache, and this cache is "
+           "not quantized";
+  if (arch < 89)
+    return "fp8-math needs tensor cores that multiply e4m3, as sm_89 and "
+           "sm_120 have them";
+  if (!multipliesFP8(arch))
+    return "the mma of e4m3 is emulated here, with more instructions than "
+           "f16-math takes; sm_89 and sm_120 have it";
+  return nullptr;
+}
+
 /// What is wrong with the constants of an attention kernel; null if nothing.
 /// The compiler refuses everything else.
 constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
                                        int queryHeads, int kvHeads, int headDim,
                                        int pageSize, int rows, int tile,
                                        int stages, int unroll, int splitTokens,
-                                       int numSplits, bool hasWindow) {
+                                       int numSplits, bool hasWindow,
+                                       int math = MathF16) {
   if (kvHeads < 1 || queryHeads < kvHeads || queryHeads % kvHeads != 0 ||
       queryHeads / kvHeads > maxGroup)
     return "the query heads must be a multiple of the KV heads, 128 times as "
@@ -435,6 +488,9 @@ constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
       queryType != (cacheType == CacheF16 ? F16 : BF16))
     return "a cache that is not quantized takes queries of its own type, or "
            "FP8 queries";
+  if (math == MathFP8)
+    if (const char *problem = fp8MathProblem(arch, cacheType))
+      return problem;
   if (rows < 1 || rows > maxRowsPerCta)
     return "a CTA takes 1 to 8 query rows";
   int group = queryHeads / kvHeads;
@@ -450,7 +506,7 @@ constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
   if (splitTokens <= 0 || splitTokens % splitGranule(tile, pageSize) != 0)
     return "a split takes whole pages and whole tiles of the four warps";
   if (dynamicSharedBytes(headDim, cacheBytes(cacheType), columns, queryType,
-                         tile, stages) > machineOf(arch).sharedPerCta)
+                         tile, stages, math) > machineOf(arch).sharedPerCta)
     return "the rings exceed the shared memory of a CTA";
   return nullptr;
 }

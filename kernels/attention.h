@@ -114,11 +114,30 @@ struct QueryPart {
   int chunks, turn, base, rest;
 };
 
-/// Query fragments of one N tile. Codes become f16 up to decodedUnit, exactly.
+/// A power of two for a row of queries, and its inverse.
+struct RowScale {
+  float up, down;
+};
+
+/// The one that brings the largest magnitude of a row, spread over the lanes t,
+/// to [2^exponent, 2^(exponent + 1)), or as far as f32 has an inverse.
+KVCACHE_DEVICE RowScale rowScale(float top, u32 exponent) {
+  top = ptx::maxF32(top, ptx::shuffleXor(top, 1));
+  top = ptx::maxF32(top, ptx::shuffleXor(top, 2));
+  u32 e = ptx::asBits(top) >> 23; // biased by 127
+  e = e <= exponent ? exponent + 1 : e;
+  return {ptx::asFloat((254 + exponent - e) << 23),
+          ptx::asFloat((e - exponent) << 23)};
+}
+
+/// Query fragments of one N tile. Codes become f16 up to decodedUnit, exactly;
+/// in fp8-math they stay codes.
 /// Rows of bf16 and f32 that meet f16 keys
 /// become f16 with their largest magnitude in [2^14, 2^15): exact for bf16, but
 /// for elements 2^-29 below it, whatever the range of the row, and the sum of
-/// two f16 for f32. `down` undoes the power of two for column g.
+/// two f16 for f32. In fp8-math rows become e4m3 with their largest magnitude
+/// in [2^7, 2^8), which rounds elements to four bits. `down` undoes the power
+/// of two for column g.
 KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
                                   const QueryPart &part, const Columns &live,
                                   int i, u32 lane, u32 (&out)[2][2 * maxChunks],
@@ -133,6 +152,8 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
   const u8 *row = q + static_cast<i64>(columnOffset(shape, column)) *
                           (shape.headDim + shape.ropeDim) * bytes;
   down = 1.f;
+  const bool codes = multipliesCodes(shape);
+  const u32 exponent = codes ? 7 : 14;
   if (shape.queryType == F32) {
     u32 w[4 * maxChunks];
     float top = 0.f;
@@ -153,20 +174,31 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
       for (int e = 0; e < 4; ++e)
         top = ptx::maxF32(top, __builtin_fabsf(ptx::asFloat(w[4 * c + e])));
     }
-    top = ptx::maxF32(top, ptx::shuffleXor(top, 1));
-    top = ptx::maxF32(top, ptx::shuffleXor(top, 2));
-    u32 e = ptx::asBits(top) >> 23;
-    e = e < 15 ? 15 : e;
-    float up = ptx::asFloat((268 - e) << 23);
-    down = ptx::asFloat((e - 14) << 23);
+    const RowScale scale = rowScale(top, exponent);
+    down = scale.down;
 #pragma unroll
     for (int c = 0; c < 2 * chunks; ++c) {
-      float low = ptx::asFloat(w[2 * c]) * up;
-      float high = ptx::asFloat(w[2 * c + 1]) * up;
+      float low = ptx::asFloat(w[2 * c]) * scale.up;
+      float high = ptx::asFloat(w[2 * c + 1]) * scale.up;
+      if (codes) {
+        w[2 * c] = ptx::asBits(low);
+        w[2 * c + 1] = ptx::asBits(high);
+        continue;
+      }
       u32 first = ptx::packF16(low, high);
       out[0][c] = first;
       out[1][c] = ptx::packF16(low - ptx::f16ToF32Low(first),
                                high - ptx::f16ToF32High(first));
+    }
+    if (codes) {
+#pragma unroll
+      for (int c = 0; c < chunks; ++c) {
+        float x[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          x[e] = ptx::asFloat(w[4 * c + e]);
+        out[0][c] = ptx::f32ToE4M3x4(x);
+      }
     }
     return;
   }
@@ -180,6 +212,10 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
         x = is16Bit(shape) ? ptx::loadU16(from + t * 2) |
                                  ptx::loadU16(from + 8 + t * 2) << 16
                            : ptx::loadU32(from + t * 4);
+      if (codes) {
+        out[0][c] = x;
+        continue;
+      }
       u32 pairs[2];
       decodeExact(shape.arch, codeType(shape.queryType), 1, &x, pairs);
 #pragma unroll
@@ -205,7 +241,8 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
       ptx::loadV2(&w[2 * c], from + t * 8);
     }
   }
-  if (shape.queryType == F16 || shape.cacheType == CacheBF16) {
+  const bool isF16 = shape.queryType == F16;
+  if ((isF16 && !codes) || shape.cacheType == CacheBF16) {
 #pragma unroll
     for (int c = 0; c < 2 * chunks; ++c)
       out[0][c] = w[c];
@@ -214,23 +251,30 @@ KVCACHE_DEVICE void loadFragments(const AttentionShape &shape, const u8 *q,
   float top = 0.f;
 #pragma unroll
   for (int c = 0; c < 2 * chunks; ++c) {
-    float low = ptx::asFloat(w[c] << 16);
-    float high = ptx::asFloat(w[c] & 0xffff0000u);
+    float low = isF16 ? ptx::f16ToF32Low(w[c]) : ptx::asFloat(w[c] << 16);
+    float high =
+        isF16 ? ptx::f16ToF32High(w[c]) : ptx::asFloat(w[c] & 0xffff0000u);
     top = ptx::maxF32(top,
                       ptx::maxF32(__builtin_fabsf(low), __builtin_fabsf(high)));
   }
-  top = ptx::maxF32(top, ptx::shuffleXor(top, 1));
-  top = ptx::maxF32(top, ptx::shuffleXor(top, 2));
-  // Biased exponent e of the maximum; below 15 the inverse has no normal f32.
-  u32 e = ptx::asBits(top) >> 23;
-  e = e < 15 ? 15 : e;
-  float up = ptx::asFloat((268 - e) << 23); // 2^(14 - (e - 127))
-  down = ptx::asFloat((e - 14) << 23);      // its inverse
+  const RowScale scale = rowScale(top, exponent);
+  down = scale.down;
 #pragma unroll
-  for (int c = 0; c < 2 * chunks; ++c) {
-    float low = ptx::asFloat(w[c] << 16);
-    float high = ptx::asFloat(w[c] & 0xffff0000u);
-    out[0][c] = ptx::packF16(low * up, high * up);
+  for (int c = 0; c < chunks; ++c) {
+    float x[4];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      u32 pair = w[2 * c + e];
+      float low = isF16 ? ptx::f16ToF32Low(pair) : ptx::asFloat(pair << 16);
+      float high =
+          isF16 ? ptx::f16ToF32High(pair) : ptx::asFloat(pair & 0xffff0000u);
+      x[2 * e] = low * scale.up;
+      x[2 * e + 1] = high * scale.up;
+      if (!codes)
+        out[0][2 * c + e] = ptx::packF16(x[2 * e], x[2 * e + 1]);
+    }
+    if (codes)
+      out[0][c] = ptx::f32ToE4M3x4(x);
   }
 }
 
@@ -240,14 +284,18 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
                                 const Columns &live, float scale, u32 shared,
                                 u32 warp, int warps, u32 lane, Queries &out) {
   u32 g = lane >> 2, t = lane & 3;
-  const int n = tilesN(shape.columns), terms = queryTerms(shape.queryType);
-  const int pairs = (chunksOf(shape) + 1) / 2;
-  bool converts = (shape.queryType == BF16 || shape.queryType == F32) &&
+  const int n = tilesN(shape.columns);
+  const int terms = queryTerms(shape.queryType, shape.math);
+  const int registers = queryRegisters(shape.headDim, shape.math);
+  const int stores = ceilDiv(registers, 4);
+  bool converts = (shape.queryType == BF16 || shape.queryType == F32 ||
+                   (shape.queryType == F16 && multipliesCodes(shape))) &&
                   shape.cacheType != CacheBF16;
   if (shape.queryType >= CodesE4M3)
     scale *= decodedUnit(shape.arch, codeType(shape.queryType));
   const QueryPart whole = {chunksOf(shape), chunksOf(shape), 0, 0};
-  if (!queriesInShared(shape.headDim, shape.columns, shape.queryType)) {
+  if (!queriesInShared(shape.headDim, shape.columns, shape.queryType,
+                       shape.math)) {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       float down;
@@ -261,7 +309,7 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
     }
     return;
   }
-  u32 scales = shared + n * terms * pairs * 512;
+  u32 scales = shared + n * terms * stores * 512;
   out.shared = shared + lane * 16;
 #pragma unroll 1
   for (int i = static_cast<int>(warp); i < n; i += warps) {
@@ -271,12 +319,12 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
 #pragma unroll
     for (int term = 0; term < terms; ++term) {
 #pragma unroll
-      for (int j = 0; j < pairs; ++j) {
+      for (int j = 0; j < stores; ++j) {
         u32 x[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          x[e] = 4 * j + e < 2 * chunksOf(shape) ? b[term][4 * j + e] : 0u;
-        ptx::storeSharedV4(out.shared + ((i * terms + term) * pairs + j) * 512,
+          x[e] = 4 * j + e < registers ? b[term][4 * j + e] : 0u;
+        ptx::storeSharedV4(out.shared + ((i * terms + term) * stores + j) * 512,
                            x);
       }
     }
@@ -418,7 +466,9 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = state.sum[i][h], negRef = state.negRef[i][h];
-      if (sumsByProduct(shape)) {
+      if (sumsByProduct(shape) && multipliesCodes(shape)) {
+        // Every lane has it.
+      } else if (sumsByProduct(shape)) {
         sum = ptx::shuffle(state.sum[i][0] + state.sum[i][2], 8 * t + 4 * h);
       } else {
         sum += ptx::shuffleXor(sum, 4);

@@ -451,8 +451,8 @@ KVCACHE_DEVICE void mlaRescale(const MlaShape &shape, const Part &part,
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float raise;
-        f[h] = raiseReference(top[i][h], state.fresh, 1u << (2 * i + h),
-                              negRef[i][h], raise, unset);
+        f[h] = raiseReference(MathF16, top[i][h], state.fresh,
+                              1u << (2 * i + h), negRef[i][h], raise, unset);
         state.sum[i][h] *= f[h];
 #pragma unroll
         for (int m = 0; m < shape.steps; ++m)

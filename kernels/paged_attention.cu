@@ -217,7 +217,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   if (has_alibi)
     loadSlopes(shape, alibi_slopes + head0, live, job.begin, high - 1, lane,
                fragments);
-  shared += queryBytes(head_dim, shape.columns, q_type);
+  shared += queryBytes(head_dim, shape.columns, q_type, shape.math);
   WarpState state;
   runWarp(shape, job, fragments,
           shared + warp * stages *
@@ -261,9 +261,10 @@ using namespace kvcache::kernels;
 // 2 log2(e) / cap times the score's factor, and soft_cap is cap * log2(e).
 // output_scale is V's scale, over that of an FP8 output. sinks [q_heads]:
 // logits that join the softmax. alibi_slopes [q_heads]: times (key - p), added
-// to the scores. Strides are in bytes; with runtime_strides those of the launch
-// count, else the structural ones. Grid (attentionGridX, rowBlocks,
-// num_splits), 128 threads, dynamicSharedBytes of shared memory.
+// to the scores. math: see Geometry.h. Strides are in bytes; with
+// runtime_strides those of the launch count, else the structural ones. Grid
+// (attentionGridX, rowBlocks, num_splits), 128 threads, dynamicSharedBytes of
+// shared memory.
 KVCACHE_EXPORT kvcache_paged_attention(
     const void *q, const void *k_pages, const void *v_pages,
     const int *page_table, const int *lengths, const int *query_start,
@@ -277,7 +278,7 @@ KVCACHE_EXPORT kvcache_paged_attention(
     int k_token_stride, int k_head_stride, long long v_page_stride,
     int v_token_stride, int v_head_stride, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int split_tokens, int num_splits, int has_lse) {
+    int split_tokens, int num_splits, int has_lse, int math) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -306,7 +307,8 @@ KVCACHE_EXPORT kvcache_paged_attention(
                                 has_alibi != 0,
                                 false,
                                 0,
-                                has_lse != 0};
+                                has_lse != 0,
+                                math};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
                  out, lse, partials, counters, sinks, alibi_slopes, score_scale,
                  output_scale, soft_cap, max_tokens, max_sequences,
@@ -328,7 +330,7 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
     int arch, int q_type, int out_type, int cache_type, int q_heads,
     int kv_heads, int head_dim, int page_size, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int split_tokens, int num_splits, int has_lse) {
+    int split_tokens, int num_splits, int has_lse, int math) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -357,7 +359,8 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
                                 has_alibi != 0,
                                 true,
                                 0,
-                                has_lse != 0};
+                                has_lse != 0,
+                                math};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
                  out, lse, partials, counters, sinks, alibi_slopes, score_scale,
                  output_scale, soft_cap, max_tokens, max_sequences,

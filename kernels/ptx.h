@@ -383,6 +383,29 @@ KVCACHE_DEVICE void mmaSumsBF16(float *d, u32 a0, u32 a1) {
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(0x3f803f80));
 }
+// mma.sync.aligned.m16n8k32.row.col.f32.{e4m3,e5m2}.{e4m3,e5m2}.f32 (sm_89),
+// D += A B, with D as above
+//
+//        A (16 x 32)  k 4t..4t+3  k 4t+16..4t+19    B (32 x 8)    column g
+//        row g          a0          a2              k 4t..4t+3      b0
+//        row g+8        a1          a3              k 4t+16..4t+19  b1
+#define KVCACHE_MMA_FP8(TYPES)                                                 \
+  asm("mma.sync.aligned.m16n8k32.row.col.f32." TYPES ".f32 {%0,%1,%2,%3}, "    \
+      "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                 \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                         \
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
+KVCACHE_DEVICE void mmaFP8(bool aIsE5M2, bool bIsE5M2, float *d, u32 a0, u32 a1,
+                           u32 a2, u32 a3, u32 b0, u32 b1) {
+  if (aIsE5M2 && bIsE5M2)
+    KVCACHE_MMA_FP8("e5m2.e5m2");
+  else if (aIsE5M2)
+    KVCACHE_MMA_FP8("e5m2.e4m3");
+  else if (bIsE5M2)
+    KVCACHE_MMA_FP8("e4m3.e5m2");
+  else
+    KVCACHE_MMA_FP8("e4m3.e4m3");
+}
+#undef KVCACHE_MMA_FP8
 
 //===----------------------------------------------------------------------===//
 // Asynchronous copies

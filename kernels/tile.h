@@ -37,6 +37,16 @@
 // P leaves the first product with tokens on g and is needed with heads on g:
 // two movmatrix for 16 tokens. No permutation of tokens avoids them.
 //
+// fp8-math multiplies codes, 32 to a product. K comes as it is needed: r0..r3
+// are A, and Q is loaded as B, dims 4t .. 4t + 3 of two chunks. V takes two
+// prmt for two registers of ldmatrix.trans, x (tokens 0..7) and y (8..15):
+//
+//     A row g = dim 16c + 2g (x.b0, y.b0, x.b2, y.b2), row g + 8 the odd bytes:
+//     tokens 2t, 2t + 8, 2t + 1, 2t + 9
+//
+// P of tokens g and g + 8 become the two codes of one element, so that a single
+// movmatrix for 16 tokens gives B in the same order.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef KVCACHE_KERNELS_TILE_H
@@ -61,6 +71,7 @@ struct AttentionShape {
   bool hasWindow, hasSoftCap, hasSinks, hasAlibi, runtimeStrides;
   int ropeDim = 0; // elements of a row of K behind those of headDim (MLA)
   bool hasLse = true;
+  int math = MathF16;
 };
 
 /// The largest values of an array extent below. A warp has at most 18 chunks of
@@ -76,12 +87,22 @@ KVCACHE_DEVICE int pitchOf(const AttentionShape &shape) {
 KVCACHE_DEVICE bool is16Bit(const AttentionShape &shape) {
   return shape.cacheType >= CacheF16;
 }
+KVCACHE_DEVICE bool multipliesCodes(const AttentionShape &shape) {
+  return shape.math == MathFP8;
+}
 
 /// A new reference is the maximum plus this many binades: P starts at 2^-3 and
 /// may grow to 2 before the accumulators are rescaled. With 6, a sink token 14
 /// binades above thousands of equal ones costs 30 times the accuracy (f16
 /// subnormals); with 0.5, rescales are a hundred times as frequent.
 constexpr float headroom = 3.f;
+
+/// In fp8-math P is multiplied by 2^8, which the row's sum undoes: its
+/// reference is the maximum plus this, rounded up. P starts above 64 and may
+/// grow to 248 before the accumulators are rescaled. A reference that is an
+/// integer leaves the rounding of P to e4m3 to the score alone, whatever the
+/// order of tiles.
+constexpr float fp8Headroom = 1.f - 8.f;
 
 constexpr u32 minusInfinity = 0xff800000u, plusInfinity = 0x7f800000u,
               quietNaN = 0x7fc00000u;
@@ -99,6 +120,17 @@ KVCACHE_DEVICE u32 fragmentOffset(const AttentionShape &shape, bool isV,
 /// those of a P, f16 or bf16, that is 2 or more, infinite or NaN.
 constexpr u32 rescaleNow = 0x40004000u;
 
+/// The same bits of fp8-math: those that codes of 256 and more, and NaN, have
+/// after the addition of 8.
+constexpr u32 codesOutgrow = 0x08080808u, rescaleCodesNow = 0x80808080u;
+KVCACHE_DEVICE u32 rescaleBits(const AttentionShape &shape) {
+  return multipliesCodes(shape) ? rescaleCodesNow : rescaleNow;
+}
+/// Those of WarpState::fresh, whose lowest eight stand for columns.
+KVCACHE_DEVICE u32 freshFlag(const AttentionShape &shape) {
+  return rescaleBits(shape) & ~0xffu;
+}
+
 /// Whether the sums of P are a product with ones, of what P was rounded to: one
 /// instruction for 16 tokens of 8 columns. An LSE asks for more than the 11
 /// bits of P, which may have lost its smallest values. A sum takes two
@@ -112,7 +144,8 @@ KVCACHE_DEVICE bool sumsByProduct(const AttentionShape &shape) {
 /// What a warp carries from tile to tile. Index n: N tile; h: columns 2t + h.
 struct WarpState {
   float o[maxTilesN][maxChunks][4];
-  float sum[maxTilesN][4];    // [h], of this lane's tokens; or see mmaSums
+  // [h], of this lane's tokens; by a product see mmaSums, or [h] of all.
+  float sum[maxTilesN][4];
   float negRef[maxTilesN][2]; // minus the reference, plus a soft cap; log2
   u32 fresh;                  // bit 2n + h: no reference yet; rescaleNow
   u32 nanK;                   // see decode4
@@ -135,7 +168,7 @@ KVCACHE_DEVICE void clear(const AttentionShape &shape, float cap,
       state.sum[i][e] = 0.f;
     state.negRef[i][0] = state.negRef[i][1] = shape.hasSoftCap ? cap : 0.f;
   }
-  state.fresh = rescaleNow | ((1u << 2 * tilesN(shape.columns)) - 1);
+  state.fresh = freshFlag(shape) | ((1u << 2 * tilesN(shape.columns)) - 1);
   state.nanK = 0;
 #pragma unroll
   for (int c = 0; c < chunksOf(shape); ++c)
@@ -144,7 +177,7 @@ KVCACHE_DEVICE void clear(const AttentionShape &shape, float cap,
 
 /// Queries of column g of each N tile in B fragments, and the factor of the
 /// products for columns 2t and 2t + 1. The fragments are in registers, or in
-/// shared memory: 512 bytes for (N tile, term, pair of chunks), 16 a lane.
+/// shared memory: 512 bytes for (N tile, term, four registers), 16 a lane.
 struct Queries {
   u32 b[maxTilesN][2][2 * maxChunks];
   float scale[maxTilesN][2];
@@ -175,23 +208,31 @@ KVCACHE_DEVICE void product(const AttentionShape &shape, float *d, u32 a0,
     ptx::mma(d, a0, a1, a2, a3, b0, b1);
 }
 
-/// Adds K of 16 tokens in chunk `c` times all queries.
+/// Adds K of 16 tokens in chunk `c` times all queries; codes in the chunks `c`
+/// and c + 1.
 KVCACHE_DEVICE void addScores(const AttentionShape &shape, int m, int c, u32 a0,
                               u32 a1, u32 a2, u32 a3, const Queries &q,
                               const u32 (&fragment)[maxTilesN][2][4],
                               Scores &s) {
-  const bool shared =
-      queriesInShared(shape.headDim, shape.columns, shape.queryType);
+  const bool codes = multipliesCodes(shape);
+  const bool shared = queriesInShared(shape.headDim, shape.columns,
+                                      shape.queryType, shape.math);
+  // The first of two registers of B; a last chunk of codes has one alone.
+  const int at = codes ? c : 2 * c;
+  const bool single = codes && c + 1 == chunksOf(shape);
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
-    for (int term = 0; term < queryTerms(shape.queryType); ++term) {
-      if (shared)
-        product(shape, s[i][m], a0, a1, a2, a3, fragment[i][term][2 * (c & 1)],
-                fragment[i][term][2 * (c & 1) + 1]);
+    for (int term = 0; term < queryTerms(shape.queryType, shape.math); ++term) {
+      u32 b0 = shared ? fragment[i][term][at % 4] : q.b[i][term][at];
+      u32 b1 = single   ? 0u
+               : shared ? fragment[i][term][at % 4 + 1]
+                        : q.b[i][term][at + 1];
+      if (codes)
+        ptx::mmaFP8(shape.cacheType == E5M2, shape.queryType == CodesE5M2,
+                    s[i][m], a0, a1, a2, a3, b0, b1);
       else
-        product(shape, s[i][m], a0, a1, a2, a3, q.b[i][term][2 * c],
-                q.b[i][term][2 * c + 1]);
+        product(shape, s[i][m], a0, a1, a2, a3, b0, b1);
     }
   }
 }
@@ -209,8 +250,10 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
                                u32 (&nan)[maxTilesM][2]) {
   const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
   const int pitch = pitchOf(shape), chunks = chunksOf(shape);
-  const bool shared =
-      queriesInShared(shape.headDim, shape.columns, shape.queryType);
+  const bool shared = queriesInShared(shape.headDim, shape.columns,
+                                      shape.queryType, shape.math);
+  // Pairs of chunks in four registers of a query.
+  const int pairs = multipliesCodes(shape) ? 2 : 1;
   // Fragments from shared memory serve both halves of a tile.
   const int outer = shared ? 1 : tilesM, inner = shared ? tilesM : 1;
 #pragma unroll
@@ -224,18 +267,19 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
           s[i][mo + mi][e] = 0.f;
       }
     }
+    u32 fragment[maxTilesN][2][4];
 #pragma unroll
     for (int j = 0; j < (chunks + 1) / 2; ++j) {
-      u32 fragment[maxTilesN][2][4];
-      if (shared) {
-        const int terms = queryTerms(shape.queryType);
+      if (shared && j % pairs == 0) {
+        const int terms = queryTerms(shape.queryType, shape.math);
+        const int loads = ceilDiv((chunks + 1) / 2, pairs);
 #pragma unroll
         for (int i = 0; i < n; ++i) {
 #pragma unroll
           for (int term = 0; term < terms; ++term)
             ptx::loadSharedV4(
                 fragment[i][term],
-                q.shared + ((i * terms + term) * ((chunks + 1) / 2) + j) * 512);
+                q.shared + ((i * terms + term) * loads + j / pairs) * 512);
         }
       }
 #pragma unroll
@@ -255,6 +299,12 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
           ptx::ldmatrix(r, kAddress + m * 16 * pitch + 32 * j);
         else
           ptx::ldmatrixHalf(r, kAddress + m * 16 * pitch + 32 * j);
+        if (multipliesCodes(shape)) {
+          bool whole = 2 * j + 1 < chunks;
+          addScores(shape, m, 2 * j, r[0], r[1], whole ? r[2] : 0u,
+                    whole ? r[3] : 0u, q, fragment, s);
+          continue;
+        }
 #pragma unroll
         for (int half = 0; half < minOf(2, chunks - 2 * j); ++half) {
           u32 low0, high0, low1, high1;
@@ -349,8 +399,9 @@ KVCACHE_DEVICE float tileMaximum(const AttentionShape &shape, const Scores &s,
   return ptx::maxF32(r, ptx::shuffleXor(r, 16));
 }
 
-/// P = 2^s in pairs of f16 (bf16 for such a cache) of columns 2t, 2t + 1, and
-/// its sums over this lane's tokens, where they are no product.
+/// P = 2^s in pairs of f16 (bf16 for such a cache) of columns 2t, 2t + 1, or of
+/// a tile's tokens g, g + 8 as codes, column 2t below; and its sums over this
+/// lane's tokens, where they are no product.
 KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
                                  u32 (&p)[maxTilesN][2 * maxTilesM],
                                  float (&sum)[maxTilesN][2]) {
@@ -358,16 +409,21 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
   for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
     for (int m = 0; m < shape.tile / 16; ++m) {
+      float x[4]; // column 2t: tokens g, g + 8; column 2t + 1
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float a = ptx::exp2(s[i][m][2 * e]), b = ptx::exp2(s[i][m][2 * e + 1]);
-        p[i][2 * m + e] = shape.cacheType == CacheBF16 ? ptx::packBF16(a, b)
-                                                       : ptx::packF16(a, b);
+        x[e] = a, x[2 + e] = b;
+        if (!multipliesCodes(shape))
+          p[i][2 * m + e] = shape.cacheType == CacheBF16 ? ptx::packBF16(a, b)
+                                                         : ptx::packF16(a, b);
         if (sumsByProduct(shape))
           continue;
         sum[i][0] = m + e ? sum[i][0] + a : a;
         sum[i][1] = m + e ? sum[i][1] + b : b;
       }
+      if (multipliesCodes(shape))
+        p[i][m] = ptx::f32ToE4M3x4(x);
     }
   }
 }
@@ -376,11 +432,14 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
 /// none, by `raise`, if its greatest score `top`, relative to it, calls for
 /// that. A column that stays without gets its bit in `unset`. Returns the
 /// factor of what was accumulated.
-KVCACHE_DEVICE float raiseReference(float top, u32 fresh, u32 bit,
+KVCACHE_DEVICE float raiseReference(int math, float top, u32 fresh, u32 bit,
                                     float &negRef, float &raise, u32 &unset) {
-  bool first = (fresh & bit) != 0;
-  bool moves = top > (first ? ptx::asFloat(minusInfinity) : 0.f);
-  raise = moves ? top + headroom : 0.f;
+  bool first = (fresh & bit) != 0, codes = math == MathFP8;
+  bool moves = top > (first   ? ptx::asFloat(minusInfinity)
+                      : codes ? -fp8Headroom
+                              : 0.f);
+  float above = codes ? __builtin_ceilf(top) + fp8Headroom : top + headroom;
+  raise = moves ? above : 0.f;
   unset |= first && !moves ? bit : 0u;
   negRef -= raise;
   // Nothing is accumulated yet; 2^-raise may be infinite.
@@ -401,9 +460,9 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s, u32 lane,
     for (int h = 0; h < 2; ++h) {
       float raise;
       f[h] =
-          raiseReference(tileMaximum(shape, s, i, h), state.fresh,
+          raiseReference(shape.math, tileMaximum(shape, s, i, h), state.fresh,
                          1u << (2 * i + h), state.negRef[i][h], raise, unset);
-      if (!sumsByProduct(shape))
+      if (!sumsByProduct(shape) || multipliesCodes(shape))
         state.sum[i][h] *= f[h];
 #pragma unroll
       for (int m = 0; m < shape.tile / 16; ++m) {
@@ -411,7 +470,7 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s, u32 lane,
         s[i][m][2 + h] -= raise;
       }
     }
-    if (sumsByProduct(shape)) {
+    if (sumsByProduct(shape) && !multipliesCodes(shape)) {
       const float even = ptx::shuffle(f[0], lane >> 3);
       const float odd = ptx::shuffle(f[1], lane >> 3);
 #pragma unroll
@@ -425,7 +484,7 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s, u32 lane,
         state.o[i][c][e] *= f[e & 1];
     }
   }
-  state.fresh = unset ? unset | rescaleNow : 0u;
+  state.fresh = unset ? unset | freshFlag(shape) : 0u;
 }
 
 /// Adds V of 16 tokens in chunk `c` times P.
@@ -453,6 +512,59 @@ KVCACHE_DEVICE void zeroUnseen(const AttentionShape &shape, u32 v,
   ptx::warpSync();
 }
 
+/// Adds a tile's V times P, both codes. The sums of a tile are added in f32:
+/// the tensor core's own accumulators keep fewer bits.
+KVCACHE_DEVICE void addCodes(const AttentionShape &shape, u32 vAddress,
+                             const u32 (&p)[maxTilesN][2 * maxTilesM],
+                             WarpState &state) {
+  const int tilesM = shape.tile / 16, chunks = chunksOf(shape);
+  u32 b[maxTilesN][maxTilesM];
+#pragma unroll
+  for (int i = 0; i < tilesN(shape.columns); ++i) {
+#pragma unroll
+    for (int m = 0; m < maxTilesM; ++m)
+      b[i][m] = m < tilesM ? ptx::movmatrix(p[i][m]) : 0u;
+    if (sumsByProduct(shape)) {
+      // Of columns 2t and 2t + 1, in every row.
+      float d[4] = {};
+      const u32 ones = 0x38383838u;
+      ptx::mmaFP8(false, false, d, ones, ones, ones, ones, b[i][0], b[i][1]);
+      state.sum[i][0] += d[0];
+      state.sum[i][1] += d[1];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < (chunks + 1) / 2; ++j) {
+    u32 a[2][2 * maxTilesM] = {}; // of two chunks
+#pragma unroll
+    for (int m = 0; m < tilesM; ++m) {
+      u32 r[4];
+      u32 from = vAddress + m * 16 * pitchOf(shape) + 32 * j;
+      if (2 * j + 1 < chunks)
+        ptx::ldmatrixTrans(r, from);
+      else
+        ptx::ldmatrixTransHalf(r, from);
+#pragma unroll
+      for (int half = 0; half < minOf(2, chunks - 2 * j); ++half) {
+        a[half][2 * m] = ptx::prmt(r[2 * half], r[2 * half + 1], 0x6240u);
+        a[half][2 * m + 1] = ptx::prmt(r[2 * half], r[2 * half + 1], 0x7351u);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < minOf(2, chunks - 2 * j); ++half) {
+#pragma unroll
+      for (int i = 0; i < tilesN(shape.columns); ++i) {
+        float d[4] = {};
+        ptx::mmaFP8(shape.cacheType == E5M2, false, d, a[half][0], a[half][1],
+                    a[half][2], a[half][3], b[i][0], b[i][1]);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          state.o[i][2 * j + half][e] += d[e];
+      }
+    }
+  }
+}
+
 /// One tile, `token` tokens after the first of the split: scores,
 /// probabilities, output. A `masked` tile, like any sequence's first one, takes
 /// the way through `rescale`, where tokens that a column does not see are taken
@@ -475,10 +587,11 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
 #pragma unroll
   for (int i = 0; i < n; ++i) {
 #pragma unroll
-    for (int m = 0; m < 2 * tilesM; ++m)
-      big |= p[i][m];
+    for (int m = 0; m < (multipliesCodes(shape) ? 1 : 2) * tilesM; ++m)
+      big |= multipliesCodes(shape) ? p[i][m] + codesOutgrow : p[i][m];
   }
-  if (__builtin_expect(ptx::any((big & rescaleNow) != 0 || masked), 0)) {
+  if (__builtin_expect(ptx::any((big & rescaleBits(shape)) != 0 || masked),
+                       0)) {
     maskScores(shape, s, mask, nan, lane);
     rescale(shape, s, lane, state);
     exponentials(shape, s, p, sum);
@@ -501,6 +614,10 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
     }
   }
 
+  if (multipliesCodes(shape)) {
+    addCodes(shape, vAddress, p, state);
+    return;
+  }
 #pragma unroll
   for (int m = 0; m < tilesM; ++m) {
     // Column g; tokens 2t, 2t+1 and 2t+8, 2t+9.

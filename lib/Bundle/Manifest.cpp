@@ -60,6 +60,8 @@ constexpr NamedValue<LaunchOp> launchOps[] = {
     {LaunchOp::MergeStates, "merge_states"},
     {LaunchOp::CopyPages, "copy_pages"}};
 
+constexpr NamedValue<Math> maths[] = {{Math::F16, "f16"}, {Math::FP8, "fp8"}};
+
 template <typename Enum, size_t N>
 std::string_view nameOf(const NamedValue<Enum> (&table)[N], Enum value) {
   for (const NamedValue<Enum> &entry : table)
@@ -144,6 +146,11 @@ std::optional<BufferOwner> parseBufferOwner(std::string_view name) {
 std::string_view launchOpName(LaunchOp op) { return nameOf(launchOps, op); }
 std::optional<LaunchOp> parseLaunchOp(std::string_view name) {
   return valueOf(launchOps, name);
+}
+
+std::string_view mathName(Math math) { return nameOf(maths, math); }
+std::optional<Math> parseMath(std::string_view name) {
+  return valueOf(maths, name);
 }
 
 ScalarF32 ScalarF32::of(float value) {

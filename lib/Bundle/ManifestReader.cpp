@@ -529,6 +529,8 @@ Launch readLaunch(const Value &value) {
   readDimensions(object, "grid", launch.grid);
   readDimensions(object, "block", launch.block);
   object.read("shared_bytes", launch.sharedBytes, 0, maxI32);
+  if (std::optional<Value> member = object.optional("math"))
+    launch.math = member->keyword(parseMath, "f16 or fp8");
   object.readArray("arguments", launch.arguments, readArgument);
   object.finish();
   return launch;

@@ -669,6 +669,7 @@ private:
                                        std::to_string(threads));
     if (layer)
       grid(path + ".grid", *kernel->second, *program, *layer, launch);
+    math(path + ".math", *kernel->second, launch);
     inRange(path + ".shared_bytes", launch.sharedBytes, 0,
             maxSharedBytes(target.chip));
     Capacities sizes = manifest.capacitiesOf(*program);
@@ -798,6 +799,26 @@ private:
                      ", which kernel " + quoted(kernel.name) +
                      " has for these capacities, found " +
                      shapeText({launch.grid.begin(), launch.grid.end()}));
+  }
+
+  /// Attentions alone have numerics, those of their kernel.
+  void math(const std::string &path, const Kernel &kernel,
+            const Launch &launch) {
+    if (launch.math && !isAttention(launch.op))
+      return fail(path, "expected none for " +
+                            std::string(launchOpName(launch.op)) + ", found " +
+                            quoted(std::string(mathName(*launch.math))));
+    auto found = kernel.structure.find("math");
+    if (found == kernel.structure.end())
+      return;
+    Math expected =
+        found->second == OptionValue(int64_t(1)) ? Math::FP8 : Math::F16;
+    if (launch.math != expected)
+      fail(path, "expected " + quoted(std::string(mathName(expected))) +
+                     ", the numerics of kernel " + quoted(kernel.name) +
+                     ", found " +
+                     (launch.math ? quoted(std::string(mathName(*launch.math)))
+                                  : "none"));
   }
 
   void argument(const std::string &path, const Argument &argument) {

@@ -281,6 +281,8 @@ JsonValue launchJson(const Launch &launch) {
   object.set("grid", integers(launch.grid));
   object.set("block", integers(launch.block));
   object.set("shared_bytes", launch.sharedBytes);
+  if (launch.math)
+    object.set("math", name(mathName(*launch.math)));
   object.set("arguments", list(launch.arguments, argumentJson));
   return object;
 }

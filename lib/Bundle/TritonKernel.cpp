@@ -255,6 +255,7 @@ Error useTritonKernel(Bundle &bundle, LaunchOp op, const std::string &folder) {
               replace(launch, *bundle.manifest.findLayer(launch.layer),
                       bundle.manifest.capacities, *kernel))
         return error;
+      launch.math.reset(); // unknown
       here = true;
     }
     if (!here)

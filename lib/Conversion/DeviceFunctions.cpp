@@ -29,19 +29,21 @@ static constexpr OptionalPointer kWriteOptional[] = {{5, "rotary_dim", 1},
                                                      {6, "rotary_dim", 1}};
 
 static constexpr llvm::StringRef kAttentionStructure[] = {
-    "arch",           "q_type",         "out_type",      "cache_type",
-    "q_heads",        "kv_heads",       "head_dim",      "page_size",
-    "k_page_stride",  "k_token_stride", "k_head_stride", "v_page_stride",
-    "v_token_stride", "v_head_stride",  "tile",          "stages",
-    "unroll",         "rows",           "has_window",    "has_soft_cap",
-    "has_sinks",      "has_alibi",      "split_tokens",  "num_splits",
-    "has_lse"};
+    "arch",           "q_type",        "out_type",
+    "cache_type",     "q_heads",       "kv_heads",
+    "head_dim",       "page_size",     "k_page_stride",
+    "k_token_stride", "k_head_stride", "v_page_stride",
+    "v_token_stride", "v_head_stride", "tile",
+    "stages",         "unroll",        "rows",
+    "has_window",     "has_soft_cap",  "has_sinks",
+    "has_alibi",      "split_tokens",  "num_splits",
+    "has_lse",        "math"};
 
 static constexpr llvm::StringRef kStridedStructure[] = {
     "arch",      "q_type",       "out_type",   "cache_type",   "q_heads",
     "kv_heads",  "head_dim",     "page_size",  "tile",         "stages",
     "unroll",    "rows",         "has_window", "has_soft_cap", "has_sinks",
-    "has_alibi", "split_tokens", "num_splits", "has_lse"};
+    "has_alibi", "split_tokens", "num_splits", "has_lse",      "math"};
 
 static constexpr llvm::StringRef kPrefillStructure[] = {
     "arch",           "q_type",         "out_type",      "cache_type",

@@ -14,6 +14,7 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/SHA256.h"
 #include <cmath>
 #include <map>
@@ -88,6 +89,65 @@ struct SelectKernels
   std::map<std::pair<Operation *, std::string>, Value> workspaces;
 
   int arch = 0;
+  int numerics = geometry::MathF16;
+  /// What `tune` sets, by key.
+  std::map<std::string, int> tuned;
+
+  /// Reads `math` and `tune`.
+  LogicalResult readOptions(ModuleOp module) {
+    if (math != "f16" && math != "fp8")
+      return module.emitError()
+             << "math: expected f16 or fp8, but found '" << math << "'";
+    numerics = math == "fp8" ? geometry::MathFP8 : geometry::MathF16;
+    tuned.clear();
+    for (StringRef entry : tune) {
+      constexpr StringRef keys[] = {"tile", "stages", "unroll", "rows",
+                                    "splits"};
+      auto [key, text] = entry.split('=');
+      int value = 0;
+      if (!llvm::is_contained(keys, key))
+        return module.emitError()
+               << "tune: expected " << llvm::join(ArrayRef(keys), ", ")
+               << ", each as KEY=N, but found '" << entry << "'";
+      if (text.getAsInteger(10, value) || value < 1)
+        return module.emitError() << "tune: expected a positive number for "
+                                  << key << ", but found '" << text << "'";
+      if (!tuned.try_emplace(key.str(), value).second)
+        return module.emitError() << "tune: " << key << " is given twice";
+    }
+    return success();
+  }
+
+  /// What `tune` says, else `chosen`.
+  int tunedOr(StringRef key, int chosen) const {
+    auto found = tuned.find(key.str());
+    return found == tuned.end() ? chosen : found->second;
+  }
+
+  /// " (tuned)" behind a number that `tune` gave.
+  StringRef tunedMark(StringRef key) const {
+    return tuned.count(key.str()) ? " (tuned)" : "";
+  }
+
+  /// Why a launch has so many splits: what of it fits on the chip at once.
+  void explainSplits(InFlightDiagnostic &remark,
+                     const geometry::SplitChoice &split, int64_t ctas,
+                     int64_t shared, int64_t keys, int64_t perIteration) const {
+    int fit = geometry::ctasPerSM(arch, shared);
+    int processors = geometry::machineOf(arch).multiprocessors;
+    int64_t all = ctas * split.numSplits,
+            resident = std::max<int64_t>(1, int64_t(fit) * processors);
+    int64_t waves = llvm::divideCeil(all, resident);
+    int64_t share = llvm::divideCeil(keys, split.numSplits);
+    remark << ", " << split.numSplits
+           << (split.numSplits == 1 ? " split" : " splits")
+           << tunedMark("splits") << " of at least " << split.splitTokens
+           << " tokens (" << all << (all == 1 ? " CTA" : " CTAs") << " in "
+           << waves << (waves == 1 ? " wave" : " waves") << " of " << resident
+           << ", each of up to " << llvm::divideCeil(share, perIteration)
+           << " iterations and a fixed cost of "
+           << llvm::formatv("{0:F1}", geometry::fixedIterations).str() << ")";
+  }
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
@@ -105,6 +165,8 @@ struct SelectKernels
       return signalPassFailure();
     }
     arch = *archOf(target);
+    if (failed(readOptions(module)))
+      return signalPassFailure();
     bool failedAny = false;
     module.walk([&](ProgramOp program) {
       for (auto segment : program.getBody().front().getOps<SegmentOp>())
@@ -780,22 +842,54 @@ struct SelectKernels
                                              kvHeads, dim, page)
                     : 0;
     // Rows of a sequence that share the loads of K and V, and the tuning.
-    int rows = warps ? geometry::prefillRows(group, dim, warps)
-                     : geometry::chooseRows(group, dim, cache->maxTokens,
-                                            cache->maxSequences);
+    int rows =
+        warps
+            ? geometry::prefillRows(group, dim, warps)
+            : tunedOr("rows", geometry::chooseRows(group, dim, cache->maxTokens,
+                                                   cache->maxSequences));
+    if (rows > geometry::maxRowsPerCta && !warps)
+      return op.emitError() << "tune: rows=" << rows << ": a CTA takes 1 to "
+                            << geometry::maxRowsPerCta << " query rows";
+    // fp8-math for a whole graph leaves layers that are not quantized as they
+    // are; a chip that has no such products is no place for it.
+    int mathOfLayer = numerics;
+    if (numerics == geometry::MathFP8) {
+      const char *why = geometry::fp8MathProblem(arch, cache->type);
+      if (why && elementBytes == 1)
+        return op.emitError()
+               << "no fp8-math on " << target << " (layer '"
+               << cache->op.getLayer() << "'): " << why
+               << "; use math=f16, which takes FP8 caches and FP8 queries, too";
+      if (!why && warps)
+        why = "the prefill kernel, chosen because max-tokens is at least 16 "
+              "times max-sequences, has no fp8-math";
+      if (why) {
+        op.emitWarning() << "layer '" << cache->op.getLayer()
+                         << "' takes f16-math: " << why;
+        mathOfLayer = geometry::MathF16;
+      }
+    }
     int gridY =
         geometry::rowBlocks(cache->maxTokens, cache->maxSequences, rows);
     if (gridY > geometry::maxRows)
       return op.emitError()
              << "max-tokens=" << cache->maxTokens << " exceeds the "
              << geometry::maxRows << " rows that one grid can have";
-    int tuned = warps ? 1 : rows;
-    int columns = geometry::columnsPerCta(group, tuned, dim);
-    int gridX = geometry::attentionGridX(heads, kvHeads, tuned, dim);
+    int tuningRows = warps ? 1 : rows;
+    int columns = geometry::columnsPerCta(group, tuningRows, dim);
+    int gridX = geometry::attentionGridX(heads, kvHeads, tuningRows, dim);
     geometry::AttentionTuning tuning = geometry::attentionDefaults(
-        arch, dim, elementBytes, columns, *query, page);
-    int shared = geometry::dynamicSharedBytes(
-        dim, elementBytes, columns, *query, tuning.tile, tuning.stages);
+        arch, dim, elementBytes, columns, *query, page, mathOfLayer);
+    if (!warps) {
+      tuning.tile = tunedOr("tile", tuning.tile);
+      tuning.stages = tunedOr("stages", tuning.stages);
+      tuning.unroll = tunedOr("unroll", tuning.unroll);
+    }
+    int shared =
+        geometry::dynamicSharedBytes(dim, elementBytes, columns, *query,
+                                     tuning.tile, tuning.stages, mathOfLayer);
+    tuning.minCtasPerSM =
+        std::clamp(geometry::ctasPerSM(arch, shared), 1, tuning.minCtasPerSM);
     // What a row can see at most, in whole tiles.
     constexpr int64_t endless = 1 << 30;
     int64_t keys = cache->maxPages * page;
@@ -813,12 +907,14 @@ struct SelectKernels
                                             warps, gridX, gridY, keys)
             : geometry::chooseSplits(arch, shared, page, tuning.tile, gridX,
                                      gridY, keys);
+    if (!warps)
+      split.numSplits = tunedOr("splits", split.numSplits);
     // Prefill looks up the page of each token, and may split where it likes.
     const char *problem = geometry::attentionProblem(
-        arch, *query, cache->type, heads, kvHeads, dim, page, tuned,
+        arch, *query, cache->type, heads, kvHeads, dim, page, tuningRows,
         tuning.tile, tuning.stages, tuning.unroll,
         warps ? geometry::splitGranule(tuning.tile, page) : split.splitTokens,
-        split.numSplits, op.getWindow().has_value());
+        split.numSplits, op.getWindow().has_value(), mathOfLayer);
     if (!problem && !geometry::attentionStridesAreLegal(cache->strides[0],
                                                         cache->strides[1],
                                                         cache->strides[2]))
@@ -913,7 +1009,8 @@ struct SelectKernels
          "_h" + Twine(heads) + "x" + Twine(kvHeads) + "_d" + Twine(dim) + "_p" +
          Twine(page) + (op.getWindow() ? "_window" : "") +
          (op.getSoftCap() ? "_cap" : "") + (op.getSinks() ? "_sinks" : "") +
-         (op.getAlibiSlopes() ? "_alibi" : "") + (perHead ? "_perhead" : ""))
+         (op.getAlibiSlopes() ? "_alibi" : "") + (perHead ? "_perhead" : "") +
+         (mathOfLayer == geometry::MathFP8 ? "_fp8math" : ""))
             .str();
     auto addFeatures = [&] {
       for (bool feature :
@@ -937,8 +1034,8 @@ struct SelectKernels
                     split.numSplits);
       addPerHead();
       op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
-                      << ", because max-tokens is at least " << kPrefillRows
-                      << " times max-sequences: tiles of "
+                      << ", f16-math, because max-tokens is at least "
+                      << kPrefillRows << " times max-sequences: tiles of "
                       << geometry::prefillTile << " tokens for " << rows
                       << " rows of a sequence in a CTA of " << warps
                       << " warps, " << split.numSplits
@@ -964,25 +1061,38 @@ struct SelectKernels
     launch.structural(split.splitTokens);
     launch.structural(split.numSplits);
     launch.structural(op.getLse() ? 1 : 0);
+    launch.structural(mathOfLayer);
     std::string name = launch.name("paged_attention_" + readable);
     addWorkspaces(program, launch, name, gridX, gridY, columns, dim,
                   split.numSplits);
     addPerHead();
-    InFlightDiagnostic remark = op.emitRemark()
-                                << "layer '" << cache->op.getLayer()
-                                << "': " << name << ", tiles of " << tuning.tile
-                                << " tokens in " << tuning.stages << " stages";
+    InFlightDiagnostic remark =
+        op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
+                        << ", "
+                        << (mathOfLayer == geometry::MathFP8 ? "fp8" : "f16")
+                        << "-math, tiles of " << tuning.tile << " tokens"
+                        << tunedMark("tile");
+    if (!tuned.count("tile"))
+      remark << " (" << tuning.why << ")";
+    remark << " in " << tuning.stages << " stages" << tunedMark("stages")
+           << " ("
+           << geometry::bytesInFlight(arch, dim, elementBytes, columns, *query,
+                                      tuning.tile, tuning.stages, mathOfLayer) /
+                  1024
+           << " KiB in flight on a multiprocessor)";
+    if (tuning.unroll > 1)
+      remark << ", unrolled by " << tuning.unroll << tunedMark("unroll");
     if (rows > 1)
-      remark << ", " << rows << " rows of a sequence in a CTA";
-    if (geometry::queriesInShared(dim, columns, *query))
+      remark << ", " << rows << " rows of a sequence in a CTA"
+             << tunedMark("rows");
+    if (geometry::queriesInShared(dim, columns, *query, mathOfLayer))
       remark << ", queries in shared memory";
     if (gridX > kvHeads)
       remark << ", " << gridX / kvHeads << " blocks of query heads";
-    remark << ", " << split.numSplits
-           << (split.numSplits == 1 ? " split" : " splits") << " of at least "
-           << split.splitTokens << " tokens, grid " << gridX << " x " << gridY
-           << " x " << split.numSplits << ", " << shared
-           << " bytes of shared memory";
+    explainSplits(remark, split, int64_t(gridX) * gridY, shared, keys,
+                  geometry::warpsPerCta * tuning.tile);
+    remark << ", grid " << gridX << " x " << gridY << " x " << split.numSplits
+           << ", " << shared << " bytes of shared memory";
     replace(op, launch, name, "kvcache_paged_attention",
             geometry::attentionLaunchGrid(cache->maxTokens, cache->maxSequences,
                                           heads, kvHeads, dim, rows,
@@ -1008,8 +1118,16 @@ struct SelectKernels
     int heads = queryType.getDimSize(1), page = cache->group.getPageSize();
     int query = *activationType(element); // the op takes no other
     // Rows of a sequence that share the loads of a tile, and the tuning.
-    int rows =
-        geometry::chooseMlaRows(heads, cache->maxTokens, cache->maxSequences);
+    int rows = tunedOr("rows", geometry::chooseMlaRows(heads, cache->maxTokens,
+                                                       cache->maxSequences));
+    if (rows > geometry::maxRowsPerCta || tuned.count("unroll"))
+      return op.emitError()
+             << "tune: the kernels of MLA take 1 to " << geometry::maxRowsPerCta
+             << " rows in a CTA and have no unroll";
+    if (numerics == geometry::MathFP8)
+      op.emitWarning() << "layer '" << cache->op.getLayer()
+                       << "' takes f16-math: the kernels of MLA have no "
+                          "fp8-math";
     int gridY =
         geometry::rowBlocks(cache->maxTokens, cache->maxSequences, rows);
     if (gridY > geometry::maxRows)
@@ -1020,11 +1138,14 @@ struct SelectKernels
     int gridX = geometry::ceilDiv(heads, geometry::mlaHeadsPerCta(heads, rows));
     geometry::MlaTuning tuning =
         geometry::mlaDefaults(arch, cache->type, latent, rope, columns);
+    tuning.tile = tunedOr("tile", tuning.tile);
+    tuning.stages = tunedOr("stages", tuning.stages);
     int shared = geometry::mlaSharedBytes(arch, cache->type, latent, rope,
                                           columns, tuning.tile, tuning.stages);
     geometry::SplitChoice split =
         geometry::chooseMlaSplits(arch, shared, columns, tuning.tile, gridX,
                                   gridY, cache->maxPages * page);
+    split.numSplits = tunedOr("splits", split.numSplits);
     const char *problem = geometry::mlaProblem(
         arch, query, cache->type, heads, latent, rope, rows, tuning.tile,
         tuning.stages, split.splitTokens, split.numSplits);
@@ -1080,17 +1201,19 @@ struct SelectKernels
                   split.numSplits);
     InFlightDiagnostic remark =
         op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
-                        << ", tiles of " << tuning.tile
+                        << ", f16-math, tiles of " << tuning.tile
+                        << tunedMark("tile")
                         << " latent rows, which are K and V at once, in "
-                        << tuning.stages << " stages";
+                        << tuning.stages << " stages" << tunedMark("stages");
     if (rows > 1)
-      remark << ", " << rows << " rows of a sequence in a CTA";
+      remark << ", " << rows << " rows of a sequence in a CTA"
+             << tunedMark("rows");
     if (gridX > 1)
       remark << ", " << gridX << " blocks of query heads";
-    remark << ", " << split.numSplits << " splits of at least "
-           << split.splitTokens << " tokens, grid " << gridX << " x " << gridY
-           << " x " << split.numSplits << ", " << shared
-           << " bytes of shared memory";
+    explainSplits(remark, split, int64_t(gridX) * gridY, shared,
+                  cache->maxPages * page, tuning.tile);
+    remark << ", grid " << gridX << " x " << gridY << " x " << split.numSplits
+           << ", " << shared << " bytes of shared memory";
     replace(op, launch, name, "kvcache_mla_attention",
             {gridX, gridY, split.numSplits}, shared, 1,
             cache->op.getSymNameAttr(), geometry::mlaThreads);

@@ -3,6 +3,7 @@
 #include "Lanes.h"
 #include "Statement.h"
 
+#include <algorithm>
 #include <utility>
 
 using namespace kvcache::ptx;
@@ -54,6 +55,10 @@ template <class T> struct Min {
 };
 template <class T> struct Max {
   static T f(T a, T b) { return a > b ? a : b; }
+};
+/// .relu: a negative result becomes 0.
+template <class F> struct Relu {
+  static s32 f(s32 a, s32 b) { return std::max(F::f(a, b), 0); }
 };
 template <class T> struct And {
   static T f(T a, T b) { return a & b; }
@@ -870,6 +875,13 @@ bool kvcache::ptx::lowerInteger(Builder &b, const Statement &s, Instr &i) {
                           : (signedB ? dp4a<false, true> : dp4a<false, false>),
                   cls, TaintRule::Whole);
   }
+  if (s.has("relu") && s.parts.size() == 3 && t.kind == 's' && t.bits == 32 &&
+      (op == "min" || op == "max"))
+    return lowerOperands(b, s, i, 1, {1, 1}) &&
+           choose(i,
+                  op == "min" ? binary<Relu<Min<s32>>, s32>
+                              : binary<Relu<Max<s32>>, s32>,
+                  cls, TaintRule::Whole);
   if (s.parts.size() != 2) // .sat, .cc
     return false;
   if (op == "add" || op == "sub")

@@ -122,6 +122,7 @@ void BundleBuilder::addOptions() {
   map["kv-cache-dtype"] = std::string(options.kvCacheDtype);
   map["scale-policy"] = std::string(options.scalePolicy);
   map["kv-layout"] = std::string(options.kvLayout);
+  map["math"] = std::string(options.math);
   for (auto group : module.getOps<CacheGroupOp>())
     map["page-size"] = static_cast<int64_t>(group.getPageSize());
   auto list = [&](StringRef name, ArrayRef<std::string> values) {
@@ -130,6 +131,7 @@ void BundleBuilder::addOptions() {
   };
   list("kv-cache-dtype-skip-layers", options.skipLayers);
   list("scale", options.scales);
+  list("tune", options.tune);
   if (!options.batchSizes.empty())
     map["batch-sizes"] = llvm::join(
         llvm::map_range(options.batchSizes,
@@ -621,6 +623,14 @@ LogicalResult BundleBuilder::addLaunches(ModuleOp selected,
         llvm::copy(op.getGrid(), launch.grid.begin());
         llvm::copy(op.getBlock(), launch.block.begin());
         launch.sharedBytes = op.getSharedBytes();
+        if (bundle::isAttention(launch.op)) {
+          launch.math = bundle::Math::F16;
+          for (auto [name, constant] :
+               llvm::zip(function->structure,
+                         op.getStructure().getAsRange<IntegerAttr>()))
+            if (name == "math" && constant.getInt() != 0)
+              launch.math = bundle::Math::FP8;
+        }
         for (Value buffer : op.getBuffers())
           launch.arguments.push_back(bundle::Argument::ofBuffer(
               program.getBufferName(cast<BlockArgument>(buffer).getArgNumber())

@@ -146,6 +146,8 @@ void mlir::kvcache::buildSelectionPipeline(OpPassManager &pm,
                                            const CompileOptions &options) {
   SelectKernelsOptions select;
   select.target = options.target;
+  select.math = options.math;
+  select.tune = llvm::to_vector(options.tune);
   pm.addPass(createSelectKernels(select));
 
   VerifyCapturableOptions capture;

@@ -192,8 +192,11 @@ void rotate(std::vector<float> &row, size_t first, const Elements &table,
 
 /// One query row of one head: what the reference says.
 struct RowReference {
-  std::vector<double> output;    // [head_dim]
-  std::vector<double> magnitude; // sum |p v|, [head_dim]
+  std::vector<double> output; // [head_dim]
+  std::vector<double> error;  // that rounding P may leave, [head_dim]
+  /// The same with P rounded to e4m3 as the kernels of fp8-math do; empty
+  /// otherwise.
+  std::vector<double> rounded, roundedError;
   double lse = -std::numeric_limits<double>::infinity();
 };
 
@@ -201,11 +204,11 @@ class AttentionReference {
 public:
   AttentionReference(const Layer &layer, Elements query, Elements keys,
                      Elements values, Elements table, Elements sinks,
-                     Elements slopes)
-      : layer(layer), query(std::move(query)), keys(std::move(keys)),
-        values(std::move(values)), table(std::move(table)),
-        sinks(std::move(sinks)), slopes(std::move(slopes)),
-        softmaxScale(layer.softmaxScale.value()) {
+                     Elements slopes, Math math, bool hasLse)
+      : layer(layer), math(math), hasLse(hasLse), query(std::move(query)),
+        keys(std::move(keys)), values(std::move(values)),
+        table(std::move(table)), sinks(std::move(sinks)),
+        slopes(std::move(slopes)), softmaxScale(layer.softmaxScale.value()) {
     if (layer.qScale)
       softmaxScale *= double(layer.qScale->value.value());
   }
@@ -217,7 +220,11 @@ public:
     RowReference result;
     size_t dim = size_t(layer.headDim), valueDim = size_t(layer.valueDim());
     result.output.assign(valueDim, 0);
-    result.magnitude.assign(valueDim, 0);
+    result.error.assign(valueDim, 0);
+    if (math == Math::FP8) {
+      result.rounded.assign(valueDim, 0);
+      result.roundedError.assign(valueDim, 0);
+    }
     if (visible <= 0)
       return result;
     int64_t kvHead = head / (layer.queryHeads / layer.kvHeads);
@@ -231,6 +238,8 @@ public:
                -std::numeric_limits<double>::infinity());
     for (size_t d = 0; d < dim; ++d)
       q[d] = query.at({row, head, int64_t(d)});
+    if (math == Math::FP8)
+      roundQuery(q);
     double largest = -std::numeric_limits<double>::infinity();
     bool nan = false;
     for (int64_t t = first; t < visible; ++t) {
@@ -255,13 +264,30 @@ public:
       largest = std::max(largest, sink);
       total = std::exp(sink - largest);
     }
-    for (double &score : scores) {
-      score = std::exp(score - largest);
-      total += score;
+    // What divides rounded P: their own sum, or the exact one of an LSE.
+    double divisor = total, divisorError = 0, divisorLeft = 0;
+    std::vector<Rounding> roundings(math == Math::FP8 ? scores.size() : 0);
+    double most =
+        std::exp(*std::max_element(scores.begin(), scores.end()) - largest);
+    for (size_t t = 0; t < scores.size(); ++t) {
+      double score = scores[t];
+      scores[t] = std::exp(score - largest);
+      total += scores[t];
+      if (math != Math::FP8 || scores[t] == 0)
+        continue;
+      roundings[t] = roundProbability(score, scores[t], most);
+      divisor += hasLse ? scores[t] : roundings[t].value;
+      divisorError += hasLse ? 0 : roundings[t].error;
+      divisorLeft += hasLse ? 0 : roundings[t].left;
     }
     if (nan)
-      total = std::numeric_limits<double>::quiet_NaN();
+      total = divisor = std::numeric_limits<double>::quiet_NaN();
     result.lse = largest + std::log(total);
+    // Probabilities are f16 in a kernel, and bf16 over a bf16 cache and over
+    // fp8_ds_mla rows.
+    const bool isBrain = layer.elementType == ElementType::BF16 ||
+                         layer.elementType == ElementType::U8;
+    const double unit = isBrain ? 0x1p-8 : 0x1p-9;
     for (int64_t t = first; t < visible; ++t) {
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
@@ -269,13 +295,68 @@ public:
         double v =
             vScale * element(values, page, t % layer.pageSize, kvHead, d);
         result.output[d] += p * v;
-        result.magnitude[d] += std::fabs(p * v);
+        if (math == Math::F16) {
+          result.error[d] += unit * std::fabs(p * v);
+          continue;
+        }
+        const Rounding &rounding = roundings[size_t(t)];
+        result.error[d] += rounding.error / divisor * std::fabs(v);
+        result.rounded[d] += rounding.value / divisor * v;
+        result.roundedError[d] += rounding.left / divisor * std::fabs(v);
       }
     }
+    if (math == Math::FP8)
+      for (size_t d = 0; d < valueDim; ++d) {
+        double share = std::fabs(result.rounded[d]) / divisor;
+        result.error[d] += share * divisorError;
+        result.roundedError[d] += share * divisorLeft;
+      }
     return result;
   }
 
 private:
+  /// Queries become e4m3, with the power of two that brings the largest
+  /// magnitude to [2^7, 2^8); codes stay what they are.
+  void roundQuery(std::vector<double> &q) const {
+    if (elementTypeBytes(query.buffer->elementType) == 1)
+      return;
+    double largest = 0;
+    for (double x : q)
+      largest = std::max(largest, std::fabs(x));
+    if (largest == 0 || !std::isfinite(largest))
+      return;
+    int exponent = std::ilogb(largest) - 7;
+    for (double &x : q)
+      x = std::ldexp(
+          fromE4M3FN(quantizeE4M3FN(float(std::ldexp(x, -exponent)), 1.0f)),
+          exponent);
+  }
+
+  /// A probability in e4m3, the error of that, and what may be left of it when
+  /// the rounding is known.
+  struct Rounding {
+    double value = 0, error = 0, left = 0;
+  };
+
+  /// `p` and the largest one, `most`, have a common factor. A kernel's P is
+  /// 2^(score - n) with an integer n, so it is rounded to four bits whatever n
+  /// is, unless it is below 2^-12 of the largest: then to a multiple of 2^-15
+  /// of that at most. Scores of f32 may lie on the other side of a tie.
+  static Rounding roundProbability(double score, double p, double most) {
+    double log2 = score / std::log(2.0);
+    double mantissa = 8 * std::exp2(log2 - std::floor(log2));
+    double step = p / mantissa;
+    double tie = std::fabs(mantissa - std::floor(mantissa) - 0.5);
+    bool isNear = tie < 16 * (0x1p-12 + 0x1p-20 * std::fabs(log2));
+    bool isSmall = p < 0x1p-12 * most;
+    Rounding rounding;
+    rounding.value = std::nearbyint(mantissa) * step;
+    rounding.error = std::max(0x1p-4 * p, isSmall ? 0x1p-16 * most : 0.0);
+    rounding.left = 0x1p-9 * p + (isNear ? step : 0) +
+                    (isSmall ? 0x1p-16 * most + 0x1p-4 * p : 0);
+    return rounding;
+  }
+
   /// An element of a row, without the layer's scale.
   double element(const Elements &cache, int64_t page, int64_t offset,
                  int64_t head, size_t d) const {
@@ -292,6 +373,8 @@ private:
   }
 
   const Layer &layer;
+  const Math math;
+  const bool hasLse;
   Elements query, keys, values, table, sinks, slopes;
   double softmaxScale;
 };
@@ -606,6 +689,14 @@ static void compareQueries(const Layer &layer, const Elements &source,
       }
 }
 
+/// The numerics of the layer's attention; f16 for what others compiled.
+Math Verifier::mathOf(const Layer &layer) const {
+  for (const Launch &launch : session.target().launches)
+    if (launch.layer == layer.id && launch.math)
+      return *launch.math;
+  return Math::F16;
+}
+
 Error Verifier::compareAttention(const Layer &layer,
                                  LayerVerification &result) {
   const LayerBuffers &names = layer.buffers;
@@ -631,7 +722,8 @@ Error Verifier::compareAttention(const Layer &layer,
                    starts.integerAt<int32_t>({sizes.maxSequences}), result);
   AttentionReference reference(layer, std::move(parts[0]), std::move(parts[1]),
                                std::move(parts[2]), std::move(parts[3]),
-                               std::move(parts[4]), std::move(parts[5]));
+                               std::move(parts[4]), std::move(parts[5]),
+                               mathOf(layer), !names.lse.empty());
   ElementType type = output.buffer->elementType;
   // Outputs that are codes are compared as codes, which saturate.
   double unit = layer.oScale ? double(layer.oScale->value.value()) : 1;
@@ -648,20 +740,17 @@ Error Verifier::compareAttention(const Layer &layer,
         RowReference expected = reference.compute(
             row, head, sequence, length - (last - first) + (row - first) + 1);
         for (int64_t d = 0; d < layer.valueDim(); ++d) {
-          double right = expected.output[size_t(d)] / unit;
-          if (std::fabs(right) > largest)
-            right = std::copysign(largest, right);
-          // Probabilities are f16 in a kernel, and bf16 over a bf16 cache and
-          // over fp8_ds_mla rows.
-          int bits = layer.elementType == ElementType::BF16 ||
-                             layer.elementType == ElementType::U8
-                         ? -8
-                         : -9;
-          compareElement(output, {row, head, d}, right,
-                         ulp(type, right) +
-                             std::ldexp(expected.magnitude[size_t(d)], bits) /
-                                 unit,
-                         result);
+          auto compare = [&](double right, double error) {
+            right /= unit;
+            if (std::fabs(right) > largest)
+              right = std::copysign(largest, right);
+            compareElement(output, {row, head, d}, right,
+                           ulp(type, right) + error / unit, result);
+          };
+          compare(expected.output[size_t(d)], expected.error[size_t(d)]);
+          if (!expected.rounded.empty())
+            compare(expected.rounded[size_t(d)],
+                    expected.roundedError[size_t(d)]);
         }
         if (!names.lse.empty())
           compareLse(lse, row, head, expected.lse, result);

@@ -4,7 +4,7 @@
 // An FP8 latent cache: one scale for scores, output and writes. 64 columns take
 // tiles of 64 rows in two stages; 128 heads are two blocks.
 
-// REMARK:      remark: layer 'model.layers.0.self_attn.attn': mla_attention_bf16_e4m3_h128_d512x64_p16_{{[0-9a-f]+}}, tiles of 64 latent rows, which are K and V at once, in 2 stages, 2 blocks of query heads, 10 splits of at least 128 tokens, grid 2 x 2 x 10, 224288 bytes of shared memory
+// REMARK:      remark: layer 'model.layers.0.self_attn.attn': mla_attention_bf16_e4m3_h128_d512x64_p16_{{[0-9a-f]+}}, f16-math, tiles of 64 latent rows, which are K and V at once, in 2 stages, 2 blocks of query heads, 10 splits of at least 128 tokens (40 CTAs in 1 wave of 132, each of up to 13 iterations and a fixed cost of 2.8), grid 2 x 2 x 10, 224288 bytes of shared memory
 // CHECK:       kvcache.launch @write_latent_bf16_e4m3_d512x64_p16_{{[0-9a-f]+}} of "kvcache_write_latent" grid [1, 1, 1] block [128, 1, 1] shared 0
 // CHECK-SAME:    constants [1.250000e-02 : f32, 2 : i32, 1120] origins ["k_scale", "max_tokens", "num_pages * page_size"]
 // CHECK-SAME:    structure [90 : i32, 1 : i32, 0 : i32, 512 : i32, 64 : i32, 16 : i32, 9216, 576 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32] layer "layer0"
@@ -27,7 +27,7 @@ func.func @main(%latent: memref<2x512xbf16>, %rope: memref<2x64xbf16>, %q: memre
 
 // fp8_ds_mla rows of 656 bytes: no scale of the layer. Four rows of a sequence share a CTA.
 
-// REMARK:      mla_attention_bf16_ds_mla_h16_d512x64_p64_{{[0-9a-f]+}}, {{.*}} 4 rows of a sequence in a CTA, 2 splits of at least 64 tokens, grid 1 x 2 x 2
+// REMARK:      mla_attention_bf16_ds_mla_h16_d512x64_p64_{{[0-9a-f]+}}, {{.*}} 4 rows of a sequence in a CTA, 2 splits of at least 64 tokens ({{.*}}), grid 1 x 2 x 2
 // CHECK:       kvcache.launch @write_latent_f32_ds_mla_d512x64_p64_{{[0-9a-f]+}} of "kvcache_write_latent" grid [2, 1, 1]
 // CHECK-SAME:    memref<7x64x1x656xi8, strided<[41984, 656, 656, 1], offset: ?>>
 // CHECK-SAME:    constants [1.000000e+00 : f32, 4 : i32, 448] origins ["no scale",

@@ -61,7 +61,7 @@ int g_columns(int g, int r, int d) { return columnsPerCta(g, r, d); }
 int g_heads(int g, int r, int d) { return headsPerCta(g, r, d); }
 int g_choose_rows(int g, int d, int t, int s) { return chooseRows(g, d, t, s); }
 int g_row_blocks(int t, int s, int r) { return rowBlocks(t, s, r); }
-int g_shared(int d, int e, int c, int q, int t, int s) { return dynamicSharedBytes(d, e, c, q, t, s); }
+int g_shared(int d, int e, int c, int q, int t, int s, int m) { return dynamicSharedBytes(d, e, c, q, t, s, m); }
 long long g_partials(int x, int y, int c, int d, int n) { return partialsBytes(x, y, c, d, n); }
 long long g_counters(int x, int y, int n) { return countersBytes(x, y, n); }
 int g_grid_x(int q, int k, int r, int d) { return attentionGridX(q, k, r, d); }
@@ -69,11 +69,11 @@ int g_granule(int t, int p) { return splitGranule(t, p); }
 int g_per_iteration(int d, int e, int t) { return kvBytesPerIteration(d, e, t); }
 int g_ctas(int a, int s) { return ctasPerSM(a, s); }
 int g_ptx_version(int a) { return ptxVersion(a); }
-const char *g_problem(int a, int qt, int ct, int q, int k, int d, int p, int r, int t, int s, int u, int st, int n, int w) {
-  return attentionProblem(a, qt, ct, q, k, d, p, r, t, s, u, st, n, w);
+const char *g_problem(int a, int qt, int ct, int q, int k, int d, int p, int r, int t, int s, int u, int st, int n, int w, int m) {
+  return attentionProblem(a, qt, ct, q, k, d, p, r, t, s, u, st, n, w, m);
 }
-void g_defaults(int a, int d, int e, int c, int q, int p, int *o) {
-  AttentionTuning t = attentionDefaults(a, d, e, c, q, p);
+void g_defaults(int a, int d, int e, int c, int q, int p, int m, int *o) {
+  AttentionTuning t = attentionDefaults(a, d, e, c, q, p, m);
   o[0] = t.tile; o[1] = t.stages; o[2] = t.unroll; o[3] = t.minCtasPerSM;
 }
 void g_prefill_splits(int a, int s, int c, int w, int x, int y, long long k, int *o) {
@@ -100,9 +100,9 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
     def __getattr__(self, name):
         return getattr(self.lib, "g_" + name)
 
-    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1):
+    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1, math=0):
         out = (ctypes.c_int * 4)()
-        self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, out)
+        self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, math, out)
         return dict(tile=out[0], stages=out[1], unroll=out[2], min_ctas=out[3])
 
     def mla_tuning(self, v):
@@ -126,7 +126,7 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
             columns = self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
             return self.lib.g_prefill_shared(v["head_dim"], columns, v["q_type"], v["warps"])
         return self.lib.g_shared(v["head_dim"], self.lib.g_cache_bytes(v["cache_type"]), self.columns_of(v), v["q_type"],
-                                 v["tile"], v["stages"])
+                                 v["tile"], v["stages"], v["math"])
 
     def grid_of(self, v, rows, sequences):
         if "latent_dim" in v:
@@ -138,7 +138,7 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
     def problem_of(self, v):
         text = self.lib.g_problem(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
                                   v["page_size"], v["rows"], v["tile"], v["stages"], v["unroll"], v["split_tokens"],
-                                  v["num_splits"], v["has_window"])
+                                  v["num_splits"], v["has_window"], v["math"])
         return text.decode() if text else None
 
     def choose_splits(self, *args, function="g_splits"):
@@ -187,7 +187,7 @@ ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), 
                        ("tile", "i32"), ("stages", "i32"), ("unroll", "i32"), ("rows", "i32"),
                        ("has_window", "i32"), ("has_soft_cap", "i32"), ("has_sinks", "i32"), ("has_alibi", "i32"),
                        ("split_tokens", "i32"),
-                       ("num_splits", "i32"), ("has_lse", "i32")]
+                       ("num_splits", "i32"), ("has_lse", "i32"), ("math", "i32")]
 STRIDES = ("k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride")
 ROPE = [("rope_table", "p"), ("positions", "p")]
 ROPE_CONSTANTS = [("rotary_dim", "i32"), ("rope_interleaved", "i32"), ("rope_positions", "i32")]
@@ -210,7 +210,7 @@ WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), 
 WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("latent_dim", "i32"), ("rope_dim", "i32"),
                           ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32"),
                           *ROPE_CONSTANTS]
-PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows")]
+PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "math")]
 PREFILL_CONSTANTS += [("warps", "i32")]
 ELEMENTWISE = {
     "kvcache_quantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
@@ -292,11 +292,11 @@ class Builder:
 
     def attention(self, name, **values):
         """LLVM IR of an attention instance; unset tuning comes from Geometry.h."""
-        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, num_splits=1)
+        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, num_splits=1, math=0)
         v.update(values)
         v.setdefault("out_type", v["q_type"])
         tuning = self.geometry.tuning(v["arch"], v["head_dim"], self.geometry.columns_of(v), v["page_size"],
-                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"])
+                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"], v["math"])
         min_ctas = v.pop("min_ctas", tuning.pop("min_ctas"))
         for key in ("tile", "stages", "unroll"):
             v.setdefault(key, tuning[key])

@@ -171,6 +171,16 @@ class Batch:
     def query_bits(self):
         return to_bits(self.q, self.shape["q_type"])
 
+    def query_values(self):
+        """What the products take: in fp8-math rows that are not codes become e4m3 with a power of two."""
+        q = from_bits(self.query_bits(), self.shape["q_type"]).astype(np.float64)
+        if not self.shape.get("math") or self.shape["q_type"] >= 3:
+            return q
+        with np.errstate(all="ignore"):
+            top = np.abs(q).max(-1, keepdims=True)
+            scale = 2.0 ** (np.floor(np.log2(np.where(top > 0, top, 1))) - 7)
+        return VALUES[0][to_bits(q / scale, 3)] * scale
+
     def query_written(self):
         """Rows past the last query are memory that nobody wrote."""
         written = np.zeros((self.rows, self.shape["q_heads"] * self.shape["head_dim"] * ACTIVATION_BYTES[self.shape["q_type"]]), np.uint8)
@@ -188,10 +198,15 @@ class Batch:
         return np.float32((self.soft_cap or 0) * LOG2E)
 
     def reference(self):
-        """Output, LSE and sum of |p v| of every row in float64."""
+        """Output, LSE and the error that probabilities may have of every row in float64."""
         s = self.shape
         group = s["q_heads"] // s["kv_heads"]
-        q = from_bits(self.query_bits(), s["q_type"]).astype(np.float64)
+        q = self.query_values()
+        # P has the type of what it multiplies: f16, or bf16 with a cache of bf16 or of fp8_ds_mla.
+        unit = 2.0 ** (-8 if s["cache_type"] >= 3 else -9)
+        self.rounded = None
+        if s.get("math"):
+            self.rounded = tuple(np.zeros((self.total, s["q_heads"], self.out_dim)) for _ in range(2))
         shape = (self.total, s["q_heads"])
         out, magnitude = np.zeros(shape + (self.out_dim,)), np.zeros(shape + (self.out_dim,))
         lse = np.full(shape, -np.inf)
@@ -218,9 +233,36 @@ class Batch:
                         if self.sinks is not None:
                             norm = norm + np.exp(self.sinks[heads, None].astype(np.float64) - top)
                         out[row, heads] = p @ v[seen, h] / norm
-                        magnitude[row, heads] = p @ np.abs(v[seen, h]) / norm
+                        magnitude[row, heads] = p @ np.abs(v[seen, h]) / norm * unit
+                        if s.get("math"):
+                            magnitude[row, heads] = self.round_probabilities(row, heads, x, top, norm, v[seen, h], unit)
                         lse[row, heads] = (top + np.log(norm))[:, 0]
         return out, lse, magnitude
+
+    def round_probabilities(self, row, heads, x, top, norm, v, unit):
+        """The error that P in e4m3 may have; `rounded` gets the output with P rounded so, and what may be left.
+
+        P is 2^(score - n) with an integer n, so it is rounded to four bits whatever n is, unless it is smaller than
+        2^-12 of the largest: then to a multiple of 2^-15 of it at most. The sum that divides is of exact P, for an LSE,
+        else of rounded P.
+        """
+        score, p = x * LOG2E, np.exp(x - top)
+        largest = p.max(1, keepdims=True)
+        mantissa = 8 * 2.0 ** (score - np.floor(score))
+        step = p / mantissa
+        small = np.where(p < 2.0**-12 * largest, 2.0**-16 * largest, 0)
+        # Scores of f32 may be on the other side of a tie.
+        near = np.abs(mantissa % 1 - 0.5) < 16 * (2.0**-12 + np.abs(score) * 2.0**-20)
+        rounded, left = np.rint(mantissa) * step, unit * p + near * step + np.where(small > 0, small + 2.0**-4 * p, 0)
+        error, divisor = np.maximum(2.0**-4 * p, small), norm
+        if not self.shape.get("has_lse", 1):
+            divisor = norm + (rounded - p).sum(1, keepdims=True)
+        out = self.rounded[0][row, heads] = rounded @ v / divisor
+        self.rounded[1][row, heads] = left @ np.abs(v) / divisor
+        if not self.shape.get("has_lse", 1):
+            self.rounded[1][row, heads] += np.abs(out) * left.sum(1, keepdims=True) / divisor
+            return (error @ np.abs(v) + np.abs(out) * error.sum(1, keepdims=True)) / norm
+        return error @ np.abs(v) / norm
 
 
 class LatentBatch(Batch):
@@ -297,16 +339,25 @@ class Result:
         if (np.isnan(got) != nan).any():
             found.append(f"NaN in {np.isnan(got).sum()} outputs, expected in {nan.sum()}; first difference at "
                          f"{tuple(np.argwhere(np.isnan(got) != nan)[0])}")
-        # P has the type of what it multiplies: f16, or bf16 with a cache of bf16 or of fp8_ds_mla.
-        bound = ulp(want, out_type) + 2.0 ** (-8 if b.shape["cache_type"] >= 3 else -9) * magnitude
-        with np.errstate(invalid="ignore"):
-            error = np.where(nan | np.isnan(got), 0, np.abs(got - want))
-            ratio = np.where(nan, 0, error / bound)
-        self.worst = float(ratio.max(initial=0))
-        self.max_error = float(error.max(initial=0))
-        if self.worst > 1:
-            at = np.unravel_index(ratio.argmax(), ratio.shape)
-            found.append(f"output {tuple(map(int, at))} is {got[at]}, expected {want[at]}: {ratio[at]:.2f} times the bound")
+        # Over sums of |p v|, which the bound of exact P has a factor of.
+        with np.errstate(all="ignore"):
+            unit = 2.0**-4 if b.rounded else 2.0 ** (-8 if b.shape["cache_type"] >= 3 else -9)
+            self.relative_error = float(np.nanmax(np.abs(got - want) / (magnitude / unit), initial=0))
+        self.worst = self.max_error = 0.0
+        references = [("", want, magnitude)]
+        if b.rounded:
+            rounded, left = (x / b.o_scale for x in b.rounded)
+            references.append((" with P in e4m3", np.clip(rounded, -top, top) if out_type >= 3 else rounded, left))
+        for what, want, magnitude in references:
+            bound = ulp(want, out_type) + magnitude
+            with np.errstate(invalid="ignore"):
+                error = np.where(nan | np.isnan(got), 0, np.abs(got - want))
+                ratio = np.where(nan, 0, error / bound)
+            self.worst = max(self.worst, float(ratio.max(initial=0)))
+            self.max_error = max(self.max_error, float(error.max(initial=0)))
+            if ratio.max(initial=0) > 1:
+                at = np.unravel_index(ratio.argmax(), ratio.shape)
+                found.append(f"output {tuple(map(int, at))} is {got[at]}, expected {want[at]}{what}: {ratio[at]:.2f} times the bound")
         if has_lse:
             got_lse = self.lse[:b.total].astype(np.float64)
             with np.errstate(invalid="ignore"):

@@ -252,4 +252,4 @@ def describe(instance):
     return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
             f"page {v['page_size']} {v['layout'].name} tile {v['tile']}x{v['stages']} u{v['unroll']} "
             f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']} rows {v['rows']} "
-            f"window {v['has_window']} cap {v['has_soft_cap']}")
+            f"window {v['has_window']} cap {v['has_soft_cap']}{' fp8-math' if v.get('math') else ''}")

@@ -53,6 +53,16 @@ static cl::list<std::string>
     targets("target", cl::CommaSeparated, cl::value_desc("sm_80,sm_90"),
             cl::desc("Chips to emit code for (default: sm_90)"),
             cl::cat(mainCategory));
+static cl::opt<std::string>
+    math("math", cl::init("f16"), cl::value_desc("f16|fp8"),
+         cl::desc("Numerics of decode attention: f16 (default), or fp8, which "
+                  "rounds Q and P to e4m3 (sm_89, sm_120)"),
+         cl::cat(mainCategory));
+static cl::list<std::string>
+    tune("tune", cl::CommaSeparated, cl::value_desc("KEY=N,..."),
+         cl::desc("Choices of decode kernels, instead of the cost model's: "
+                  "tile, stages, unroll, rows, splits"),
+         cl::cat(mainCategory));
 static cl::opt<std::string> output("o", cl::value_desc("BUNDLE"),
                                    cl::desc("Folder to write the bundle to "
                                             "(a file for most --emit)"),
@@ -363,6 +373,9 @@ int main(int argc, char **argv) {
   for (int64_t size : batchSizes)
     options.batchSizes.push_back(size);
   options.oneGraph = oneGraph.getValue();
+  options.math = math.getValue();
+  for (const std::string &choice : tune)
+    options.tune.push_back(choice);
   options.requireAttention = true;
   options.kernelLibrary = kernelLibrary.empty()
                               ? mlir::kvcache::findKernelLibrary()

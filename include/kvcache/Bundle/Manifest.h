@@ -288,6 +288,14 @@ bool isAttention(LaunchOp op);
 bool needsNoLayer(LaunchOp op);
 std::optional<LaunchOp> parseLaunchOp(std::string_view name);
 
+/// Numerics of an attention: in F16 queries, the decoded cache and
+/// probabilities are 16-bit floats; in FP8 queries and probabilities are e4m3,
+/// and codes are multiplied.
+enum class Math { F16, FP8 };
+/// The manifest's spelling: f16, fp8.
+std::string_view mathName(Math math);
+std::optional<Math> parseMath(std::string_view name);
+
 /// One kernel argument. Only the members of its kind mean something.
 struct Argument {
   enum class Kind { Buffer, F32, I32, I64, Null };
@@ -316,6 +324,8 @@ struct Launch {
   std::array<int64_t, 3> grid = {1, 1, 1};
   std::array<int64_t, 3> block = {128, 1, 1};
   int64_t sharedBytes = 0; // dynamic
+  /// Of the device library's attentions.
+  std::optional<Math> math;
   std::vector<Argument> arguments;
 };
 

@@ -134,6 +134,18 @@ def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
     scale is applied to them) are variants of the same kernels. With more tokens
     than sequences, rows of a sequence share the loads of K and V in one CTA.
 
+    `math=fp8` chooses fp8-math for decode over FP8 caches: queries become e4m3
+    with a power of two for each row (FP8 queries stay as they are), and
+    probabilities e4m3, so that the tensor core multiplies the codes. f16-math,
+    the default, converts codes exactly. Layers whose cache is not quantized, and
+    the kernels of prefill and of MLA, take f16-math under `math=fp8`, too, with
+    a warning. Where the chip has no products of e4m3 (sm_80, sm_86), or emulates
+    them by more instructions than f16-math takes (sm_90, sm_100), it is refused.
+
+    `tune` sets what the cost model would choose: tokens of a tile, stages of a
+    warp's ring, unrolling of the main loop (1, or the stages), query rows of a
+    CTA, splits of a context. What no kernel has is refused with the reason.
+
     Refused, at the op and with what would work: caches other than f8E4M3FN,
     f8E5M2, f16 and bf16, scales without a value, head dims other than 64, 80,
     96, 112, 128, 192 and 256, more than 128 query heads on a KV head, queries
@@ -176,7 +188,9 @@ def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [
-    Option<"target", "target", "std::string", "\"sm_90\"", "Chip to select kernels for, such as sm_80 or sm_90">
+    Option<"target", "target", "std::string", "\"sm_90\"", "Chip to select kernels for, such as sm_80 or sm_90">,
+    Option<"math", "math", "std::string", "\"f16\"", "Numerics of decode attention: f16, or fp8 (Q and P in e4m3) on sm_89 and sm_120">,
+    ListOption<"tune", "tune", "std::string", "Choices of decode kernels, instead of the cost model's: tile=N, stages=N, unroll=N, rows=N, splits=N">
   ];
   let statistics = [
     Statistic<"numLaunches", "launches", "launches selected">

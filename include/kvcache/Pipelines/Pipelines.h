@@ -111,6 +111,15 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
   Option<std::string> target{*this, "target",
                              llvm::cl::desc("Chip, such as sm_90"),
                              llvm::cl::init("sm_90")};
+  Option<std::string> math{
+      *this, "math",
+      llvm::cl::desc("Numerics of decode attention: f16, or fp8 (Q and P in "
+                     "e4m3) on sm_89 and sm_120"),
+      llvm::cl::init("f16")};
+  ListOption<std::string> tune{
+      *this, "tune",
+      llvm::cl::desc("Choices of decode kernels, instead of the cost model's: "
+                     "tile=N, stages=N, unroll=N, rows=N, splits=N")};
   Option<std::string> kernelLibrary{
       *this, "kernel-library",
       llvm::cl::desc(

@@ -14,6 +14,12 @@
 //                 the row's probabilities (a kernel rounds them to f16); 2^-8
 //                 over bf16 caches and fp8_ds_mla rows, where they are bf16;
 //                 FP8 outputs in units of their scale
+//   fp8-math      (a launch's `math`) queries rounded to e4m3 as the kernel
+//                 does; within one unit plus 2^-4 * sum |p v|, and also, with P
+//                 rounded to e4m3 the same way, within one unit plus 2^-9 * sum
+//                 |p v|. P so near a tie that a score of f32 may pass it counts
+//                 with a whole step, P below 2^-12 of the largest with 2^-16 of
+//                 that
 //   merges        of the partials that the launch names, whatever they hold:
 //                 exp(l - LSE) of each, within one unit in the last place plus
 //                 4e-6 * (|a| + |b|)
@@ -60,6 +66,7 @@ public:
 private:
   Error compareCache(const Segment &segment, const Layer &layer,
                      LayerVerification &result);
+  Math mathOf(const Layer &layer) const;
   Error compareAttention(const Layer &layer, LayerVerification &result);
   Error compareMerge(const Launch &launch, LayerVerification &result);
 

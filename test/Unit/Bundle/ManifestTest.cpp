@@ -453,6 +453,24 @@ const HostileCase hostileCases[] = {
        m.targets[0].kernels[1].structure["num_splits"] = std::string("3");
      },
      "structure.num_splits: expected an integer from 1 to 65536"},
+    {"numerics of another kernel",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].kernels[1].structure["math"] = int64_t(1);
+       m.targets[0].launches[1].math = Math::F16;
+     },
+     "launches[1].math: expected \"fp8\", the numerics of kernel "
+     "\"simple_attention\", found \"f16\""},
+    {"numerics of a kernel that the launch does not name",
+     [](Manifest &m) {
+       useLibraryKernels(m);
+       m.targets[0].kernels[1].structure["math"] = int64_t(0);
+     },
+     "launches[1].math: expected \"f16\", the numerics of kernel "
+     "\"simple_attention\", found none"},
+    {"numerics of a write",
+     [](Manifest &m) { m.targets[0].launches[0].math = Math::FP8; },
+     "launches[0].math: expected none for write, found \"fp8\""},
     {"bucket of nothing",
      [](Manifest &m) {
        test::addBucket(m);

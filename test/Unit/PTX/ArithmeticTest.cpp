@@ -279,6 +279,10 @@ TEST_F(ArithmeticTest, MinMaxAndSigns) {
   EXPECT_EQ(one("max.f32 %r4, %r1, %r2;", bitsOf(-0.f), bitsOf(0.f)), 0u);
   EXPECT_EQ(one("min.f32 %r4, %r1, %r2;", bitsOf(0.f), bitsOf(-0.f)),
             0x80000000u);
+  EXPECT_EQ(one("min.relu.s32 %r4, %r1, %r2;", 7, 3), 3u);
+  EXPECT_EQ(one("min.relu.s32 %r4, %r1, %r2;", 7, uint32_t(-3)), 0u);
+  EXPECT_EQ(one("max.relu.s32 %r4, %r1, %r2;", uint32_t(-7), uint32_t(-3)), 0u);
+  EXPECT_EQ(one("max.relu.s32 %r4, %r1, %r2;", uint32_t(-7), 3), 3u);
   EXPECT_EQ(one("neg.f32 %r4, %r1;", 0x7fc12345), 0xffc12345u);
   EXPECT_EQ(oneFloat("copysign.f32 %r4, %r1, %r2;", -1, 5), -5.f);
   EXPECT_EQ(one("testp.subnormal.f32 %p1, %r1; selp.u32 %r4, 1, 0, %p1;", 1),
