@@ -175,6 +175,20 @@ writeGrid(int maxTokens, int kvHeads, int headDim) {
   return perHead ? kvHeads : 1;
 }
 
+/// Threads of a row of one token and KV head, of K or of V, in the write that
+/// computes its scale: a power of two, so that a row lies in one warp.
+[[gnu::always_inline]] constexpr inline int tokenScaledLanes(int headDim) {
+  const int units = headDim / writeElements;
+  return units > 16 ? 32 : units > 8 ? 16 : units > 4 ? 8 : 4;
+}
+
+/// grid.x of that write; grid.y = grid.z = 1.
+[[gnu::always_inline]] constexpr inline int
+tokenScaledWriteGrid(int maxTokens, int kvHeads, int headDim) {
+  const int rows = threadsPerCta / tokenScaledLanes(headDim); // of a CTA
+  return ceilDiv(2 * kvHeads * maxTokens, rows);
+}
+
 /// True if the write kernel exists for these constants. Strides are in bytes;
 /// 16-byte stores need them, and the base addresses, to be multiples of 16.
 constexpr bool writeIsLegal(int kvHeads, int headDim, int pageSize,

@@ -22,9 +22,10 @@ namespace kernels {
 
 /// Arguments of the launch and what the CTA found out about its rows.
 struct Job {
-  const u8 *kHead, *vHead; // pages at the KV head
-  const int *table;        // page table row of the sequence
-  int begin, end;          // tokens of this split
+  const u8 *kHead, *vHead;        // pages at the KV head
+  const int *table;               // page table row of the sequence
+  const float *kScales, *vScales; // of tokens, at the KV head
+  int begin, end;                 // tokens of this split
   // Row 0 sees the keys low <= x < high, row r of the CTA r more of both; all
   // rows together firstKey <= x < keys.
   int low, high, firstKey, keys;
@@ -56,6 +57,30 @@ KVCACHE_DEVICE Mask maskAt(const AttentionShape &shape, const Job &job,
   mask.low = shape.hasWindow ? job.low - token : 0;
   mask.firstLow = shape.hasWindow ? job.firstKey - token : 0;
   return mask;
+}
+
+/// Scales of the tokens of the tile at `token`; 1 for those that no row sees.
+KVCACHE_DEVICE void loadTokenScales(const AttentionShape &shape, const Job &job,
+                                    int token, u32 lane, TokenScales &scales) {
+#pragma unroll
+  for (int m = 0; m < shape.tile / 16; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int at = token + 16 * m + 8 * i + static_cast<int>(lane >> 2);
+      float k = 1.f, v = 1.f;
+      if (at >= job.firstKey && at < job.end) {
+        i64 slot =
+            static_cast<i64>(ptx::loadI32(job.table, at / shape.pageSize)) *
+                shape.pageSize +
+            at % shape.pageSize;
+        k = ptx::loadF32(job.kScales + slot * shape.kvHeads);
+        v = ptx::loadF32(job.vScales + slot * shape.kvHeads);
+      }
+      scales.k[m][i] = k;
+      scales.logV[m][i] = ptx::log2(v);
+      scales.inverseV[m][i] = ptx::divide(1.f, v);
+    }
+  }
 }
 
 /// Runs a warp over its tiles of the split.
@@ -114,6 +139,10 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
         walk.read = u * stage;
         walk.write = (u + ahead) % stages * stage;
       }
+      const int token = (first + (next - ahead) * warpsPerCta) * tile;
+      TokenScales scales = {};
+      if (shape.hasTokenScales)
+        loadTokenScales(shape, job, job.begin + token, lane, scales);
       ptx::copyWait(stages - 2);
       // All lanes' copies of the oldest tile have landed, and nobody reads
       // stage `write` any more.
@@ -127,10 +156,9 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
                   walk.pages);
       }
       ptx::copyCommit();
-      int token = (first + (next - ahead) * warpsPerCta) * tile;
       tileStep(shape, walk.k + walk.read, walk.k + walk.read + toV, q, state,
                next >= fullEnd, true, maskAt(shape, job, job.begin + token),
-               token, lane);
+               token, lane, scales);
       next = after;
       if (shape.unroll > 1)
         walk.read = (u + 1) % stages * stage;
@@ -149,7 +177,8 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
                const void *v_pages, const int *page_table, const int *lengths,
                const int *query_start, void *out, float *lse, float *partials,
                unsigned *counters, const float *sinks,
-               const float *alibi_slopes, float score_scale, float output_scale,
+               const float *alibi_slopes, const float *k_scales,
+               const float *v_scales, float score_scale, float output_scale,
                float soft_cap, int max_tokens, int max_sequences,
                int max_pages_per_sequence, int window, int split_tokens,
                int num_splits, int has_lse) {
@@ -206,6 +235,8 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   job.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
 
+  job.kScales = k_scales + kvHead, job.vScales = v_scales + kvHead;
+
   u32 shared = ptx::dynamicShared();
   Queries fragments;
   fragments.cap = soft_cap;
@@ -261,16 +292,18 @@ using namespace kvcache::kernels;
 // 2 log2(e) / cap times the score's factor, and soft_cap is cap * log2(e).
 // output_scale is V's scale, over that of an FP8 output. sinks [q_heads]:
 // logits that join the softmax. alibi_slopes [q_heads]: times (key - p), added
-// to the scores. math: see Geometry.h. Strides are in bytes; with
-// runtime_strides those of the launch count, else the structural ones. Grid
-// (attentionGridX, rowBlocks, num_splits), 128 threads, dynamicSharedBytes of
-// shared memory.
+// to the scores. k_scales, v_scales [pages][page_size][kv_heads]: scales of the
+// tokens, with has_token_scales. math: see Geometry.h. Strides are in bytes;
+// with runtime_strides those of the launch count, else the structural ones.
+// Grid (attentionGridX, rowBlocks, num_splits), 128 threads,
+// dynamicSharedBytes of shared memory.
 KVCACHE_EXPORT kvcache_paged_attention(
     const void *q, const void *k_pages, const void *v_pages,
     const int *page_table, const int *lengths, const int *query_start,
     void *out, float *lse, float *partials, unsigned *counters,
-    const float *sinks, const float *alibi_slopes, float score_scale,
-    float output_scale, float soft_cap, int max_tokens, int max_sequences,
+    const float *sinks, const float *alibi_slopes, const float *k_scales,
+    const float *v_scales, float score_scale, float output_scale,
+    float soft_cap, int max_tokens, int max_sequences,
     int max_pages_per_sequence, int window,
     // structural constants
     int arch, int q_type, int out_type, int cache_type, int q_heads,
@@ -278,7 +311,8 @@ KVCACHE_EXPORT kvcache_paged_attention(
     int k_token_stride, int k_head_stride, long long v_page_stride,
     int v_token_stride, int v_head_stride, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int split_tokens, int num_splits, int has_lse, int math) {
+    int has_token_scales, int split_tokens, int num_splits, int has_lse,
+    int math) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -308,12 +342,13 @@ KVCACHE_EXPORT kvcache_paged_attention(
                                 false,
                                 0,
                                 has_lse != 0,
-                                math};
+                                math,
+                                has_token_scales != 0};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
-                 out, lse, partials, counters, sinks, alibi_slopes, score_scale,
-                 output_scale, soft_cap, max_tokens, max_sequences,
-                 max_pages_per_sequence, window, split_tokens, num_splits,
-                 has_lse);
+                 out, lse, partials, counters, sinks, alibi_slopes, k_scales,
+                 v_scales, score_scale, output_scale, soft_cap, max_tokens,
+                 max_sequences, max_pages_per_sequence, window, split_tokens,
+                 num_splits, has_lse);
 }
 
 // The same with strides of the pages that are not known before the launch.
@@ -321,8 +356,9 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
     const void *q, const void *k_pages, const void *v_pages,
     const int *page_table, const int *lengths, const int *query_start,
     void *out, float *lse, float *partials, unsigned *counters,
-    const float *sinks, const float *alibi_slopes, float score_scale,
-    float output_scale, float soft_cap, int max_tokens, int max_sequences,
+    const float *sinks, const float *alibi_slopes, const float *k_scales,
+    const float *v_scales, float score_scale, float output_scale,
+    float soft_cap, int max_tokens, int max_sequences,
     int max_pages_per_sequence, int window, long long k_page_stride,
     int k_token_stride, int k_head_stride, long long v_page_stride,
     int v_token_stride, int v_head_stride,
@@ -330,7 +366,8 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
     int arch, int q_type, int out_type, int cache_type, int q_heads,
     int kv_heads, int head_dim, int page_size, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int split_tokens, int num_splits, int has_lse, int math) {
+    int has_token_scales, int split_tokens, int num_splits, int has_lse,
+    int math) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -360,10 +397,11 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
                                 true,
                                 0,
                                 has_lse != 0,
-                                math};
+                                math,
+                                has_token_scales != 0};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
-                 out, lse, partials, counters, sinks, alibi_slopes, score_scale,
-                 output_scale, soft_cap, max_tokens, max_sequences,
-                 max_pages_per_sequence, window, split_tokens, num_splits,
-                 has_lse);
+                 out, lse, partials, counters, sinks, alibi_slopes, k_scales,
+                 v_scales, score_scale, output_scale, soft_cap, max_tokens,
+                 max_sequences, max_pages_per_sequence, window, split_tokens,
+                 num_splits, has_lse);
 }

@@ -72,6 +72,7 @@ struct AttentionShape {
   int ropeDim = 0; // elements of a row of K behind those of headDim (MLA)
   bool hasLse = true;
   int math = MathF16;
+  bool hasTokenScales = false;
 };
 
 /// The largest values of an array extent below. A warp has at most 18 chunks of
@@ -137,8 +138,9 @@ KVCACHE_DEVICE u32 freshFlag(const AttentionShape &shape) {
 /// registers more, which ptxas finds beside the largest outputs for sm_90 and
 /// sm_100 alone.
 KVCACHE_DEVICE bool sumsByProduct(const AttentionShape &shape) {
-  return !shape.hasLse && (tilesN(shape.columns) * shape.headDim < 512 ||
-                           (shape.arch >= 90 && shape.arch < 120));
+  return !shape.hasLse && !shape.hasTokenScales &&
+         (tilesN(shape.columns) * shape.headDim < 512 ||
+          (shape.arch >= 90 && shape.arch < 120));
 }
 
 /// What a warp carries from tile to tile. Index n: N tile; h: columns 2t + h.
@@ -197,6 +199,16 @@ KVCACHE_DEVICE bool rowsDiffer(const AttentionShape &shape) {
   return shape.rows > 1;
 }
 
+/// Where each token has scales of its own: those of a tile's tokens 16m + 8i +
+/// g at [m][i]. V's goes into P with the score, so that references follow P
+/// times the scale, and P keeps the precision of f16 whatever the scales are;
+/// the sums take it out again.
+struct TokenScales {
+  float k[maxTilesM][2];        // factor of the score
+  float logV[maxTilesM][2];     // log2 of V's scale
+  float inverseV[maxTilesM][2]; // 1 / V's scale
+};
+
 using Scores = float[maxTilesN][maxTilesM][4];
 
 /// Product of one K or V fragment with a B fragment.
@@ -246,8 +258,8 @@ KVCACHE_DEVICE void addScores(const AttentionShape &shape, int m, int c, u32 a0,
 /// (key - position); `token` is the tile's first, counted as q.key is.
 KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
                                const Queries &q, const WarpState &state,
-                               float token, Scores &s,
-                               u32 (&nan)[maxTilesM][2]) {
+                               float token, Scores &s, u32 (&nan)[maxTilesM][2],
+                               const TokenScales &scales) {
   const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
   const int pitch = pitchOf(shape), chunks = chunksOf(shape);
   const bool shared = queriesInShared(shape.headDim, shape.columns,
@@ -325,17 +337,21 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
         for (int e = 0; e < 4; ++e) {
           float &x = s[i][mo + mi][e];
           float negRef = state.negRef[i][e & 1];
+          float factor = q.scale[i][e & 1];
+          if (shape.hasTokenScales) {
+            factor *= scales.k[mo + mi][e / 2];
+            negRef += scales.logV[mo + mi][e / 2];
+          }
           if (shape.hasAlibi) {
             const float within = static_cast<float>(16 * (mo + mi) + e / 2 * 8);
             negRef = __builtin_fmaf(q.slope[i][e & 1],
                                     q.key[i][e & 1] + (token + within), negRef);
           }
           if (shape.hasSoftCap)
-            x = __builtin_fmaf(
-                ptx::reciprocal(ptx::exp2(x * q.scale[i][e & 1]) + 1.f),
-                -2.f * q.cap, negRef);
+            x = __builtin_fmaf(ptx::reciprocal(ptx::exp2(x * factor) + 1.f),
+                               -2.f * q.cap, negRef);
           else
-            x = __builtin_fmaf(x, q.scale[i][e & 1], negRef);
+            x = __builtin_fmaf(x, factor, negRef);
         }
       }
     }
@@ -404,7 +420,8 @@ KVCACHE_DEVICE float tileMaximum(const AttentionShape &shape, const Scores &s,
 /// lane's tokens, where they are no product.
 KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
                                  u32 (&p)[maxTilesN][2 * maxTilesM],
-                                 float (&sum)[maxTilesN][2]) {
+                                 float (&sum)[maxTilesN][2],
+                                 const TokenScales &scales) {
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
@@ -419,6 +436,8 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
                                                          : ptx::packF16(a, b);
         if (sumsByProduct(shape))
           continue;
+        if (shape.hasTokenScales)
+          a *= scales.inverseV[m][e], b *= scales.inverseV[m][e];
         sum[i][0] = m + e ? sum[i][0] + a : a;
         sum[i][1] = m + e ? sum[i][1] + b : b;
       }
@@ -573,16 +592,18 @@ KVCACHE_DEVICE void addCodes(const AttentionShape &shape, u32 vAddress,
 KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
                              u32 vAddress, const Queries &q, WarpState &state,
                              bool masked, bool zeroesV, const Mask &mask,
-                             int token, u32 lane) {
+                             int token, u32 lane,
+                             const TokenScales &scales = {}) {
   const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
   const int pitch = pitchOf(shape), chunks = chunksOf(shape);
   Scores s;
   u32 nan[maxTilesM][2] = {};
-  tileScores(shape, kAddress, q, state, static_cast<float>(token), s, nan);
+  tileScores(shape, kAddress, q, state, static_cast<float>(token), s, nan,
+             scales);
 
   u32 p[maxTilesN][2 * maxTilesM];
   float sum[maxTilesN][2];
-  exponentials(shape, s, p, sum);
+  exponentials(shape, s, p, sum, scales);
   u32 big = state.fresh;
 #pragma unroll
   for (int i = 0; i < n; ++i) {
@@ -594,7 +615,7 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
                        0)) {
     maskScores(shape, s, mask, nan, lane);
     rescale(shape, s, lane, state);
-    exponentials(shape, s, p, sum);
+    exponentials(shape, s, p, sum, scales);
     if (zeroesV)
       zeroUnseen(shape, vAddress - fragmentOffset(shape, true, lane), mask,
                  lane);

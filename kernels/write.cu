@@ -144,25 +144,35 @@ KVCACHE_DEVICE void rotate16(int type, const u8 *from, int first,
   }
 }
 
+/// The largest magnitude of 16 elements in f32 that is no NaN, over `lanes`
+/// neighbouring lanes.
+KVCACHE_DEVICE float largestMagnitude(const float (&x)[4][4], int lanes) {
+  float top = 0.f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      top = ptx::maxF32(top, __builtin_fabsf(x[i][e]));
+  }
+#pragma unroll
+  for (int mask = 1; mask < lanes; mask *= 2)
+    top = ptx::maxF32(top, ptx::shuffleXor(top, mask));
+  return top;
+}
+
 /// Writes 16 elements of a tile of 128 as e4m3 codes, and its scale: the
 /// largest magnitude that is no NaN / 448, at least 2^-126. Eight neighbouring
 /// lanes have the tile.
 KVCACHE_DEVICE void writeScaled16(int arch, int type, const u8 *from, u8 *to,
                                   u8 *scales, bool first) {
   u32 in[16], codes[4];
-  float x[4][4], top = 0.f;
+  float x[4][4];
   load16(type, from, in);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4; ++i)
     widen4(type, in, i, x[i]);
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      top = ptx::maxF32(top, __builtin_fabsf(x[i][e]));
-  }
-#pragma unroll
-  for (int mask = 1; mask < 8; mask *= 2)
-    top = ptx::maxF32(top, ptx::shuffleXor(top, mask));
-  float scale = ptx::maxF32(ptx::divide(top, 448.f), 0x1p-126f);
+  float scale =
+      ptx::maxF32(ptx::divide(largestMagnitude(x, 8), 448.f), 0x1p-126f);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -315,4 +325,84 @@ kvcache_write_latent(const void *latent, const void *rope, void *pages,
   else
     writeScaled16(arch, in_type, from, row + inPart, scales + inPart / 128 * 4,
                   unit % 8 == 0);
+}
+
+// The same as kvcache_write into a cache of e4m3 whose rows of a token and KV
+// head have scales of their own, max(amax / 448, 1e-6), which go to k_scales
+// and v_scales [pages][page_size][kv_heads]; code = x * (1 / scale). Grid
+// (tokenScaledWriteGrid, 1, 1), 128 threads, no shared memory.
+KVCACHE_EXPORT
+kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
+                           void *v_pages, const long long *slots,
+                           float *k_scales, float *v_scales,
+                           const void *rope_table, const long long *positions,
+                           int max_tokens, long long num_slots,
+                           // structural constants
+                           int arch, int in_type, int kv_heads, int head_dim,
+                           int page_size, long long k_page_stride,
+                           int k_token_stride, int k_head_stride,
+                           long long v_page_stride, int v_token_stride,
+                           int v_head_stride, int rotary_dim,
+                           int rope_interleaved, int rope_positions) {
+  const int lanes = tokenScaledLanes(head_dim);
+  int thread = static_cast<int>(ptx::threadX());
+  // Rows are [token][K, V][head].
+  int row =
+      static_cast<int>(ptx::ctaX()) * (threadsPerCta / lanes) + thread / lanes;
+  int unit = thread % lanes;
+  int token = row / (2 * kv_heads), inToken = row % (2 * kv_heads);
+  bool isV = inToken >= kv_heads;
+  int head = isV ? inToken - kv_heads : inToken;
+  // All lanes of a warp take part in the shuffles.
+  i64 slot = token < max_tokens ? ptx::loadI64(slots, token) : -1;
+  bool writes = slot >= 0 && slot < num_slots;
+  Rotation rotation = {};
+  if (rotary_dim && writes)
+    writes = rotationOf(rope_table, positions, token, rotary_dim,
+                        rope_interleaved, rope_positions, rotation);
+  bool isElement = writes && unit < head_dim / writeElements;
+  float x[4][4] = {};
+  if (isElement) {
+    const u8 *from = static_cast<const u8 *>(isV ? v : k) +
+                     ((static_cast<i64>(token) * kv_heads + head) * head_dim +
+                      unit * writeElements) *
+                         activationBytes(in_type);
+    u32 in[16];
+    if (rotary_dim && !isV) {
+      rotate16(in_type, from, unit * writeElements, rotation, in);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        widen4(F32, in, i, x[i]);
+    } else {
+      load16(in_type, from, in);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        widen4(in_type, in, i, x[i]);
+    }
+  }
+  float scale =
+      ptx::maxF32(ptx::divide(largestMagnitude(x, lanes), 448.f), 1e-6f);
+  if (!isElement)
+    return;
+  float reciprocal = ptx::divide(1.f, scale);
+  u32 codes[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      x[i][e] *= reciprocal;
+    codes[i] = encode4(arch, E4M3, x[i]);
+  }
+  i64 page = slot / page_size;
+  int offset = static_cast<int>(slot % page_size);
+  i64 at =
+      isV ? page * v_page_stride + static_cast<i64>(offset) * v_token_stride +
+                static_cast<i64>(head) * v_head_stride
+          : page * k_page_stride + static_cast<i64>(offset) * k_token_stride +
+                static_cast<i64>(head) * k_head_stride;
+  ptx::storeV4(static_cast<u8 *>(isV ? v_pages : k_pages) + at +
+                   unit * writeElements,
+               codes);
+  if (unit == 0)
+    ptx::storeF32((isV ? v_scales : k_scales) + slot * kv_heads + head, scale);
 }

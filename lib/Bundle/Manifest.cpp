@@ -320,7 +320,9 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
       kvHeads > 1 << 12 || (heads && heads < kvHeads))
     return std::nullopt;
   kernels::Grid grid = {0, 0, 0};
-  if (structure.count("k_scale_is_pow2"))
+  if (structure.count("in_type") && !structure.count("k_scale_is_pow2"))
+    grid = {kernels::tokenScaledWriteGrid(tokens, kvHeads, dim), 1, 1};
+  else if (structure.count("k_scale_is_pow2"))
     grid = kernels::writeLaunchGrid(tokens, kvHeads, dim, value("per_head"));
   else if (heads && value("rows") && value("num_splits"))
     grid = kernels::attentionLaunchGrid(tokens, sequences, heads, kvHeads, dim,
@@ -383,6 +385,8 @@ std::string cacheCompatibility(const Layer &layer) {
   key += "layout=" + layer.layout;
   if (layer.isLatent())
     key += ";rope=" + std::to_string(layer.ropeDim);
+  if (layer.hasTokenScales())
+    key += ";token_scales";
   for (const auto &[role, scale] :
        {std::pair("k", &layer.kScale), std::pair("v", &layer.vScale)}) {
     if (scale->perHead.empty())

@@ -335,6 +335,8 @@ Layer readLayer(const Value &value) {
     buffers.readOptional("alibi_slopes", names.alibiSlopes);
     buffers.read("k_cache", names.kCache);
     buffers.read("v_cache", names.vCache);
+    buffers.readOptional("k_scales", names.kScales);
+    buffers.readOptional("v_scales", names.vScales);
     buffers.read("page_table", names.pageTable);
     buffers.read("lengths", names.lengths);
     buffers.read("query_start", names.queryStart);

@@ -470,6 +470,22 @@ private:
                         ", expected the layer's " +
                         std::string(elementTypeName(layer.elementType)));
     }
+    if (names.kScales.empty() != names.vScales.empty() ||
+        (layer.hasTokenScales() &&
+         (layer.isLatent() || layer.elementType != ElementType::F8E4M3FN)))
+      fail(path + ".k_scales",
+           "expected scales of tokens for both K and V of f8E4M3FN");
+    for (const std::string *scales : {&names.kScales, &names.vScales}) {
+      if (scales->empty())
+        continue;
+      std::string where =
+          path + (scales == &names.kScales ? ".k_scales" : ".v_scales");
+      layerBuffer(where, *scales, BufferRole::Cache,
+                  {sizes.numPages, layer.pageSize, layer.kvHeads});
+      if (!failure &&
+          manifest.findBuffer(*scales)->elementType != ElementType::F32)
+        fail(where, quoted(*scales) + " is not of f32");
+    }
     layerBuffer(path + ".page_table", names.pageTable, BufferRole::PageTable,
                 {sizes.maxSequences, sizes.maxPagesPerSequence});
     layerBuffer(path + ".lengths", names.lengths, BufferRole::Lengths,

@@ -102,6 +102,8 @@ JsonValue layerBuffersJson(const LayerBuffers &buffers) {
   optional("alibi_slopes", buffers.alibiSlopes);
   object.set("k_cache", buffers.kCache);
   object.set("v_cache", buffers.vCache);
+  optional("k_scales", buffers.kScales);
+  optional("v_scales", buffers.vScales);
   object.set("page_table", buffers.pageTable);
   object.set("lengths", buffers.lengths);
   object.set("query_start", buffers.queryStart);

@@ -164,6 +164,11 @@ private:
         add(".k_cache");
         add(".v_cache");
       }
+      if (cache.getTokenScales())
+        for (StringRef suffix : {".k_scales", ".v_scales"})
+          signature.buffers.push_back({(cache.getSymName() + suffix).str(),
+                                       BufferRole::Cache,
+                                       cache.getTokenScalesType()});
     }
     Builder builder(&getContext());
     Type i32 = builder.getI32Type(), i64 = builder.getI64Type();
@@ -211,10 +216,13 @@ private:
       auto tables = function.getArguments().drop_front(
           first + signature.firstOfGroup[cache.getGroupOp()]);
       OpBuilder at(get);
+      bool hasScales = cache.getTokenScales();
       Value view = ViewCacheOp::create(
           at, get.getLoc(), get.getHandle().getType(), get.getCacheAttr(),
           pages[0], pages[cache.getCacheType().isLatent() ? 0 : 1], tables[0],
-          tables[1], tables[2], tables[3]);
+          tables[1], tables[2], tables[3],
+          hasScales ? Value(pages[2]) : Value(),
+          hasScales ? Value(pages[3]) : Value());
       get.replaceAllUsesWith(view);
       get.erase();
     }

@@ -29,21 +29,24 @@ static constexpr OptionalPointer kWriteOptional[] = {{5, "rotary_dim", 1},
                                                      {6, "rotary_dim", 1}};
 
 static constexpr llvm::StringRef kAttentionStructure[] = {
-    "arch",           "q_type",        "out_type",
-    "cache_type",     "q_heads",       "kv_heads",
-    "head_dim",       "page_size",     "k_page_stride",
-    "k_token_stride", "k_head_stride", "v_page_stride",
-    "v_token_stride", "v_head_stride", "tile",
-    "stages",         "unroll",        "rows",
-    "has_window",     "has_soft_cap",  "has_sinks",
-    "has_alibi",      "split_tokens",  "num_splits",
-    "has_lse",        "math"};
+    "arch",           "q_type",           "out_type",
+    "cache_type",     "q_heads",          "kv_heads",
+    "head_dim",       "page_size",        "k_page_stride",
+    "k_token_stride", "k_head_stride",    "v_page_stride",
+    "v_token_stride", "v_head_stride",    "tile",
+    "stages",         "unroll",           "rows",
+    "has_window",     "has_soft_cap",     "has_sinks",
+    "has_alibi",      "has_token_scales", "split_tokens",
+    "num_splits",     "has_lse",          "math"};
 
 static constexpr llvm::StringRef kStridedStructure[] = {
-    "arch",      "q_type",       "out_type",   "cache_type",   "q_heads",
-    "kv_heads",  "head_dim",     "page_size",  "tile",         "stages",
-    "unroll",    "rows",         "has_window", "has_soft_cap", "has_sinks",
-    "has_alibi", "split_tokens", "num_splits", "has_lse",      "math"};
+    "arch",       "q_type",           "out_type",
+    "cache_type", "q_heads",          "kv_heads",
+    "head_dim",   "page_size",        "tile",
+    "stages",     "unroll",           "rows",
+    "has_window", "has_soft_cap",     "has_sinks",
+    "has_alibi",  "has_token_scales", "split_tokens",
+    "num_splits", "has_lse",          "math"};
 
 static constexpr llvm::StringRef kPrefillStructure[] = {
     "arch",           "q_type",         "out_type",      "cache_type",
@@ -66,9 +69,29 @@ static constexpr llvm::StringRef kCopyStructure[] = {
     "v_page_stride", "v_token_stride", "v_head_stride"};
 static constexpr OptionalPointer kCopyOptional[] = {{1, "v_row_bytes", 1}};
 
+static constexpr llvm::StringRef kTokenScaledStructure[] = {"arch",
+                                                            "in_type",
+                                                            "kv_heads",
+                                                            "head_dim",
+                                                            "page_size",
+                                                            "k_page_stride",
+                                                            "k_token_stride",
+                                                            "k_head_stride",
+                                                            "v_page_stride",
+                                                            "v_token_stride",
+                                                            "v_head_stride",
+                                                            "rotary_dim",
+                                                            "rope_interleaved",
+                                                            "rope_positions"};
+
+static constexpr OptionalPointer kTokenScaledOptional[] = {
+    {7, "rotary_dim", 1}, {8, "rotary_dim", 1}};
+
 static constexpr OptionalPointer kAttentionOptional[] = {
-    {7, "has_lse", 1},    {8, "num_splits", 2}, {9, "num_splits", 2},
-    {10, "has_sinks", 1}, {11, "has_alibi", 1},
+    {7, "has_lse", 1},           {8, "num_splits", 2},
+    {9, "num_splits", 2},        {10, "has_sinks", 1},
+    {11, "has_alibi", 1},        {12, "has_token_scales", 1},
+    {13, "has_token_scales", 1},
 };
 
 static constexpr llvm::StringRef kWriteLatentStructure[] = {
@@ -92,12 +115,20 @@ using ::kvcache::LaunchOp;
 static constexpr DeviceFunction kFunctions[] = {
     {"kvcache_write", LaunchOp::Write, 7, kWriteOptional, 4, 2, 1,
      kWriteStructure},
-    {"kvcache_paged_attention", LaunchOp::PagedAttention, 12,
+    {"kvcache_write_token_scaled", LaunchOp::Write, 9, kTokenScaledOptional, 2,
+     0, 0, kTokenScaledStructure},
+    {"kvcache_paged_attention", LaunchOp::PagedAttention, 14,
      kAttentionOptional, 7, 2, 0, kAttentionStructure},
-    {"kvcache_paged_attention_strided", LaunchOp::PagedAttention, 12,
+    {"kvcache_paged_attention_strided", LaunchOp::PagedAttention, 14,
      kAttentionOptional, 13, 2, 0, kStridedStructure},
-    {"kvcache_prefill", LaunchOp::PagedAttention, 12, kAttentionOptional, 7, 2,
-     0, kPrefillStructure},
+    {"kvcache_prefill",
+     LaunchOp::PagedAttention,
+     12,
+     {kAttentionOptional, 5},
+     7,
+     2,
+     0,
+     kPrefillStructure},
     {"kvcache_write_latent", LaunchOp::WriteLatent, 6, kWriteLatentOptional, 3,
      0, 0, kWriteLatentStructure},
     {"kvcache_mla_attention", LaunchOp::MLAAttention, 9, kMLAOptional, 5, 0, 0,

@@ -56,7 +56,7 @@ static LogicalResult checkHandle(CacheOpInterface op) {
     return diag;
   }
   CacheOp cache = getCacheDeclaration(handle);
-  if (!cache.getCacheType().isQuantized())
+  if (!cache.usesDeclaredScales())
     return success();
   for (ScaleBufferOp scale : {cache.getKScaleOp(), cache.getVScaleOp()})
     if (failed(checkScale(op, scale)))
@@ -217,6 +217,9 @@ private:
   void forElements(Builder &b, Value rows, ValueRange row, int64_t width,
                    bool rotates,
                    function_ref<void(Builder &, Value, Value)> body);
+  void writeTokenScaled(Builder &b, Value rows, ValueRange row, int64_t width,
+                        bool rotates, Value amax, Value pages, Value scales,
+                        ValueRange token);
   void writeTiles(Builder &b, WriteLatentOp op, Value latent, Value rope,
                   Value row, ValueRange token);
   Value readCache(Builder &b, CacheType type, Value pages, ValueRange token,
@@ -250,6 +253,16 @@ Value ReferenceLowering::readBuffer(Builder &b, Value value) {
   return bufferization::ToBufferOp::create(
       b, MemRefType::get(tensor.getShape(), tensor.getElementType()), value,
       /*read_only=*/true);
+}
+
+/// memref [size] on the stack, in the function's entry block, so that it is one
+/// also when the op is in a loop.
+static Value stackBuffer(Operation *op, int64_t size, Type element) {
+  auto function = op->getParentOfType<FunctionOpInterface>();
+  OpBuilder entry =
+      OpBuilder::atBlockBegin(&function.getFunctionBody().front());
+  return memref::AllocaOp::create(entry, op->getLoc(),
+                                  MemRefType::get({size}, element));
 }
 
 /// A memref output is written in place; a tensor becomes a fresh buffer with
@@ -452,13 +465,17 @@ void ReferenceLowering::lower(WriteOp op) {
   ImplicitLocOpBuilder b(op.getLoc(), op);
   auto view = op.getCache().getDefiningOp<ViewCacheOp>();
   CacheOp cache = getCacheDeclaration(op.getCache());
-  bool quantized = cache.getCacheType().isQuantized();
+  bool quantized = cache.usesDeclaredScales();
   struct Side {
-    Value rows, pages;
+    Value rows, pages, tokenScales;
     ScaleValues scale;
   };
-  Side sides[] = {{readBuffer(b, op.getKey()), view.getKPages(), {}},
-                  {readBuffer(b, op.getValue()), view.getVPages(), {}}};
+  Side sides[] = {
+      {readBuffer(b, op.getKey()), view.getKPages(), view.getKScales(), {}},
+      {readBuffer(b, op.getValue()), view.getVPages(), view.getVScales(), {}}};
+  Value amax;
+  if (cache.getTokenScales())
+    amax = stackBuffer(op, 1, b.getF32Type());
   if (quantized) {
     sides[0].scale = getScale(b, cache.getKScaleOp());
     sides[1].scale = getScale(b, cache.getVScaleOp());
@@ -469,6 +486,14 @@ void ReferenceLowering::lower(WriteOp op) {
               loop(b, zero, index(b, cache.getCacheType().getNumHeads()),
                    [&](Builder &b, Value head) {
                      for (Side &side : sides) {
+                       if (amax) {
+                         writeTokenScaled(b, side.rows, {row, head},
+                                          cache.getCacheType().getHeadDim(),
+                                          /*rotates=*/&side == &sides[0], amax,
+                                          side.pages, side.tokenScales,
+                                          {page, token, head});
+                         continue;
+                       }
                        Value scale = quantized
                                          ? scaleOfHead(b, side.scale, head)
                                          : Value();
@@ -483,6 +508,39 @@ void ReferenceLowering::lower(WriteOp op) {
                    });
             });
   op.erase();
+}
+
+/// A row of one head with a scale of its own.
+void ReferenceLowering::writeTokenScaled(Builder &b, Value rows, ValueRange row,
+                                         int64_t width, bool rotates,
+                                         Value amax, Value pages, Value scales,
+                                         ValueRange token) {
+  auto type =
+      cast<FloatType>(cast<MemRefType>(pages.getType()).getElementType());
+  Value zero = index(b, 0);
+  store(b, real32(b, 0.0f), amax, zero);
+  forElements(
+      b, rows, row, width, rotates, [&](Builder &b, Value, Value element) {
+        Value magnitude =
+            math::AbsFOp::create(b, toF32(b, arithmetic, element));
+        // maxnumf leaves NaN out.
+        store(b, arith::MaxNumFOp::create(b, load(b, amax, zero), magnitude),
+              amax, zero);
+      });
+  float largest = getLargestFinite(type).convertToFloat();
+  Value scale = arith::MaxNumFOp::create(
+      b, arith::DivFOp::create(b, load(b, amax, zero), real32(b, largest)),
+      real32(b, 1e-6f));
+  store(b, scale, scales, token);
+  Value reciprocal = arith::DivFOp::create(b, real32(b, 1.0f), scale);
+  forElements(
+      b, rows, row, width, rotates, [&](Builder &b, Value d, Value element) {
+        Value product = mul(b, toF32(b, arithmetic, element), reciprocal);
+        SmallVector<Value> indices(token);
+        indices.push_back(d);
+        store(b, roundSaturating(b, arithmetic.widen(b, product), type), pages,
+              indices);
+      });
 }
 
 void ReferenceLowering::lower(WriteLatentOp op) {
@@ -637,7 +695,7 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
   Value valueDim = index(b, a.valueDim);
   Value pageSize = index(b, cache.getGroupOp().getPageSize());
   Value group = index(b, op.getNumQueryHeads() / type.getNumHeads());
-  bool quantized = type.isQuantized();
+  bool quantized = cache.usesDeclaredScales();
 
   // Keys [first, end); nothing when the position is negative.
   Value end = arith::MaxSIOp::create(b, add(b, position, index(b, 1)), zero);
@@ -694,6 +752,10 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
         product = dot(zero, headDim, real(b, 0.0), /*isRotary=*/false);
       }
       Value scaled = mul(b, product, scoreScale);
+      if (view.getKScales())
+        scaled = mul(b, scaled,
+                     arithmetic.widen(
+                         b, load(b, view.getKScales(), {page, token, kvHead})));
       if (a.softCap) {
         Value cap = real(b, *a.softCap);
         scaled =
@@ -726,13 +788,18 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
               b, arith::SubFOp::create(b, score(b, key), maximum));
           Value page = pageOf(b, key);
           Value token = arith::RemUIOp::create(b, key, pageSize);
+          Value weight = p;
+          if (view.getVScales())
+            weight = mul(b, p,
+                         arithmetic.widen(b, load(b, view.getVScales(),
+                                                  {page, token, kvHead})));
           loop(b, zero, valueDim, [&](Builder &b, Value d) {
             Value v =
                 readCache(b, type, view.getVPages(), {page, token, kvHead}, d,
                           /*isRotary=*/false);
             Value old = load(b, a.accumulator, d);
-            store(b, arith::AddFOp::create(b, old, mul(b, p, v)), a.accumulator,
-                  d);
+            store(b, arith::AddFOp::create(b, old, mul(b, weight, v)),
+                  a.accumulator, d);
           });
           return SmallVector<Value>{arith::AddFOp::create(b, state[0], p)};
         })[0];
@@ -756,16 +823,6 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
     lse = arith::SelectOp::create(b, seesNothing, minusInfinity, lse);
     store(b, arithmetic.round(b, lse, b.getF32Type()), a.lse, {row, head});
   });
-}
-
-/// memref [value dim] of f64 on the stack, in the function's entry block, so
-/// that it is one also when the op is in a loop.
-static Value accumulatorFor(AttentionOpInterface op, int64_t valueDim) {
-  auto function = op->getParentOfType<FunctionOpInterface>();
-  OpBuilder entry =
-      OpBuilder::atBlockBegin(&function.getFunctionBody().front());
-  auto type = MemRefType::get({valueDim}, entry.getF64Type());
-  return memref::AllocaOp::create(entry, op.getLoc(), type);
 }
 
 void ReferenceLowering::lower(AttentionOpInterface op) {
@@ -793,11 +850,11 @@ void ReferenceLowering::lower(AttentionOpInterface op) {
   attention.out = outputBuffer(b, op.getOut());
   if (op.getLse())
     attention.lse = outputBuffer(b, op.getLse());
-  if (cache.getCacheType().isQuantized()) {
+  if (cache.usesDeclaredScales()) {
     attention.kScale = getScale(b, cache.getKScaleOp());
     attention.vScale = getScale(b, cache.getVScaleOp());
   }
-  attention.accumulator = accumulatorFor(op, attention.valueDim);
+  attention.accumulator = stackBuffer(op, attention.valueDim, b.getF64Type());
 
   Value tokens = dim(b, attention.query, 0);
   loop(b, index(b, 0), dim(b, view.getLengths(), 0),

@@ -292,7 +292,8 @@ struct SelectKernels
               "k", cache.op.getKScaleAttr(), &cache.k},
           {"v", cache.op.getVScaleAttr(), &cache.v}}) {
       // What is not quantized has no scale, whatever the checkpoint holds.
-      if (cache.type >= geometry::CacheF16) {
+      // Nor has one whose tokens have their own.
+      if (cache.type >= geometry::CacheF16 || cache.op.getTokenScales()) {
         values->assign(1, 1.0f);
         continue;
       }
@@ -653,6 +654,8 @@ struct SelectKernels
     LaunchBuilder launch(builder);
     launch.buffers = {op.getKey(), op.getValue(), cache->view.getKPages(),
                       cache->view.getVPages(), cache->view.getSlots()};
+    if (cache->op.getTokenScales())
+      return selectTokenScaled(op, *cache, *input, launch);
     addScales(launch, cache->k, "k_scale", "k_scale[head]");
     addScales(launch, cache->v, "v_scale", "v_scale[head]");
     launch.i32(cache->maxTokens, "max_tokens");
@@ -676,6 +679,38 @@ struct SelectKernels
     replace(op, launch, name, "kvcache_write",
             geometry::writeLaunchGrid(cache->maxTokens, heads, dim, perHead), 0,
             0, cache->op.getSymNameAttr());
+    return success();
+  }
+
+  /// The write that computes scales of tokens.
+  LogicalResult selectTokenScaled(WriteOp op, Cache &cache, int input,
+                                  LaunchBuilder &launch) {
+    CacheType type = cache.op.getCacheType();
+    int heads = type.getNumHeads(), dim = type.getHeadDim(),
+        page = cache.group.getPageSize();
+    if (dim > 32 * geometry::writeElements)
+      return op.emitError() << "no write kernel with token scales for a head "
+                               "dim of "
+                            << dim << "; up to " << 32 * geometry::writeElements
+                            << " are supported";
+    launch.buffers.append({cache.view.getKScales(), cache.view.getVScales()});
+    launch.i32(cache.maxTokens, "max_tokens");
+    launch.i64(cache.numPages * page, "num_pages * page_size");
+    launch.structural(arch);
+    launch.structural(input);
+    launch.structural(heads);
+    launch.structural(dim);
+    launch.structural(page);
+    launch.strides(cache.strides);
+    launch.strides(cache.strides);
+    std::string rope = addRope(launch, op);
+    std::string name =
+        launch.name(Twine("write_token_scaled_") + activationName(input) + "_" +
+                    cacheName(cache.type) + "_h" + Twine(heads) + "_d" +
+                    Twine(dim) + "_p" + Twine(page) + rope);
+    replace(op, launch, name, "kvcache_write_token_scaled",
+            {geometry::tokenScaledWriteGrid(cache.maxTokens, heads, dim), 1, 1},
+            0, 0, cache.op.getSymNameAttr());
     return success();
   }
 
@@ -837,10 +872,13 @@ struct SelectKernels
 
     // With room for many rows of each sequence, tiles of K and V serve all rows
     // of a CTA.
-    int warps = cache->maxTokens >= kPrefillRows * cache->maxSequences
-                    ? geometry::prefillWarps(arch, *query, cache->type, heads,
-                                             kvHeads, dim, page)
-                    : 0;
+    // Tiles that many rows share are converted without scales of tokens.
+    const bool tokenScales = cache->op.getTokenScales();
+    int warps =
+        !tokenScales && cache->maxTokens >= kPrefillRows * cache->maxSequences
+            ? geometry::prefillWarps(arch, *query, cache->type, heads, kvHeads,
+                                     dim, page)
+            : 0;
     // Rows of a sequence that share the loads of K and V, and the tuning.
     int rows =
         warps
@@ -863,6 +901,8 @@ struct SelectKernels
       if (!why && warps)
         why = "the prefill kernel, chosen because max-tokens is at least 16 "
               "times max-sequences, has no fp8-math";
+      if (!why && tokenScales)
+        why = "probabilities that carry scales of tokens do not fit codes";
       if (why) {
         op.emitWarning() << "layer '" << cache->op.getLayer()
                          << "' takes f16-math: " << why;
@@ -1009,7 +1049,8 @@ struct SelectKernels
          "_h" + Twine(heads) + "x" + Twine(kvHeads) + "_d" + Twine(dim) + "_p" +
          Twine(page) + (op.getWindow() ? "_window" : "") +
          (op.getSoftCap() ? "_cap" : "") + (op.getSinks() ? "_sinks" : "") +
-         (op.getAlibiSlopes() ? "_alibi" : "") + (perHead ? "_perhead" : "") +
+         (op.getAlibiSlopes() ? "_alibi" : "") +
+         (tokenScales ? "_tokenscales" : "") + (perHead ? "_perhead" : "") +
          (mathOfLayer == geometry::MathFP8 ? "_fp8math" : ""))
             .str();
     auto addFeatures = [&] {
@@ -1058,6 +1099,7 @@ struct SelectKernels
     launch.structural(tuning.unroll);
     launch.structural(rows);
     addFeatures();
+    launch.structural(tokenScales);
     launch.structural(split.splitTokens);
     launch.structural(split.numSplits);
     launch.structural(op.getLse() ? 1 : 0);
@@ -1066,6 +1108,9 @@ struct SelectKernels
     addWorkspaces(program, launch, name, gridX, gridY, columns, dim,
                   split.numSplits);
     addPerHead();
+    if (tokenScales)
+      launch.buffers.append(
+          {cache->view.getKScales(), cache->view.getVScales()});
     InFlightDiagnostic remark =
         op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
                         << ", "

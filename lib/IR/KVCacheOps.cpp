@@ -144,6 +144,12 @@ LogicalResult CacheOp::verify() {
   if (getShards() && static_cast<int64_t>(*getShards()) < 2) // (C7)
     return emitOpError() << "expected at least 2 shards, but found "
                          << static_cast<int64_t>(*getShards());
+  if (getTokenScales() &&
+      (getCacheType().isLatent() ||
+       !isa<Float8E4M3FNType>(getCacheType().getElementType()))) // (C10)
+    return emitOpError() << "'token_scales' need keys and values of f8E4M3FN, "
+                            "but the cache is "
+                         << getCacheType();
   if ((getLayout() == Layout::Strides) != getStrides().has_value() ||
       (getStrides() && getStrides()->size() != 3)) // (C8)
     return emitOpError() << "needs three 'strides', of page, token and head, "
@@ -260,6 +266,15 @@ std::string CacheOp::getLayoutText() {
                                              }),
                              ",");
   return text;
+}
+
+MemRefType CacheOp::getTokenScalesType() {
+  CacheGroupOp group = getGroupOp();
+  std::optional<uint64_t> pages = group.getNumPages();
+  return MemRefType::get(
+      {pages ? static_cast<int64_t>(*pages) : ShapedType::kDynamic,
+       static_cast<int64_t>(group.getPageSize()), getCacheType().getNumHeads()},
+      Float32Type::get(getContext()));
 }
 
 int64_t CacheOp::getValueOffset() {
@@ -416,6 +431,22 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
                << "; layout '" << cache->getLayoutText() << "' of "
                << getCacheAttr() << " has " << layout[i];
   }
+  bool hasBoth = getKScales() && getVScales();
+  bool matches = hasBoth == cache->getTokenScales() &&
+                 hasBoth == (getKScales() || getVScales());
+  for (Value scales : {getKScales(), getVScales()})
+    if (matches && scales) {
+      auto type = cast<MemRefType>(scales.getType());
+      matches = type.getLayout().isIdentity() &&
+                type.getShape().drop_front() ==
+                    cache->getTokenScalesType().getShape().drop_front();
+    }
+  if (!matches) { // (C6)
+    if (!cache->getTokenScales())
+      return emitOpError() << getCacheAttr() << " has no token scales";
+    return emitOpError() << "needs the token scales of " << getCacheAttr()
+                         << ", two " << cache->getTokenScalesType();
+  }
   return verifySequences(*this, getLengths(), getQueryStart(), // (C4)
                          getPageTable());
 }
@@ -430,7 +461,12 @@ LogicalResult WithPagesOp::verifySymbolUses(SymbolTableCollection &) {
   if (failed(cache))
     return failure();
   if (!cache->getGroupOp())
-    return success(); // the cache's own verifier reports it
+    return success();          // the cache's own verifier reports it
+  if (cache->getTokenScales()) // (C5)
+    return emitOpError() << "has no room for the token scales of "
+                         << getCacheAttr()
+                         << "; use 'kvcache.get_cache', whose memory is no "
+                            "value, or a cache of fp8";
   size_t count = cache->getCacheType().isLatent() ? 1 : 2;
   if (getPages().size() != count) // (C2)
     return emitOpError() << "has " << getPages().size() << " pages; expected "
@@ -567,8 +603,15 @@ LogicalResult MergeStatesOp::verify() {
 TypedValue<CacheType> WriteOp::getCacheHandle() { return getCache(); }
 CacheAccess WriteOp::getCacheAccess() { return CacheAccess::Write; }
 
+/// Whether an op multiplies or divides codes by scales of its declaration.
+static bool usesDeclaredScales(Value handle) {
+  CacheOp cache = getCacheDeclaration(handle);
+  return cache ? cache.usesDeclaredScales()
+               : cast<CacheType>(handle.getType()).isQuantized();
+}
+
 SmallVector<std::pair<ScaleRole, ScaleUse>> WriteOp::getScaleUses() {
-  if (!getCache().getType().isQuantized())
+  if (!usesDeclaredScales(getCache()))
     return {};
   return {{ScaleRole::K, ScaleUse::Divisor}, {ScaleRole::V, ScaleUse::Divisor}};
 }
@@ -632,6 +675,12 @@ LogicalResult CopyPagesOp::verify() {
   auto pairs = cast<ShapedType>(getPairs().getType());
   if (pairs.getDimSize(1) != 2) // (C1)
     return emitOpError() << "pairs must be [pairs, 2], but are " << pairs;
+  CacheOp cache = getCacheDeclaration(getCache());
+  if (cache && cache.getTokenScales()) // (C2)
+    return emitOpError() << "copies pages, but not the token scales of @"
+                         << cache.getSymName()
+                         << "; copy both outside the graph, or use a cache of "
+                            "fp8";
   return success();
 }
 
@@ -771,7 +820,7 @@ SmallVector<std::pair<ScaleRole, ScaleUse>> PagedAttentionOp::getScaleUses() {
   SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
   if (getQScaleAttr())
     uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
-  if (getCache().getType().isQuantized()) {
+  if (usesDeclaredScales(getCache())) {
     uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
     uses.push_back({ScaleRole::V, ScaleUse::OutputFactor});
   }

@@ -221,6 +221,10 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
   };
   layer.buffers.kCache = name(view.getKPages());
   layer.buffers.vCache = name(view.getVPages());
+  if (view.getKScales()) {
+    layer.buffers.kScales = name(view.getKScales());
+    layer.buffers.vScales = name(view.getVScales());
+  }
   layer.buffers.pageTable = name(view.getPageTable());
   layer.buffers.lengths = name(view.getLengths());
   layer.buffers.queryStart = name(view.getQueryStart());
@@ -360,7 +364,9 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
     for (Operation *user : argument.getUsers()) {
       auto view = dyn_cast<ViewCacheOp>(user);
       CacheOp cache = view ? getCacheDeclaration(view.getHandle()) : CacheOp();
-      if (!cache || cache.getLayout() != Layout::Packed)
+      bool isPages = view && (view.getKPages() == argument ||
+                              view.getVPages() == argument);
+      if (!cache || !isPages || cache.getLayout() != Layout::Packed)
         continue;
       unsigned bytes = bundle::elementTypeBytes(buffer.elementType);
       std::string whole = (cache.getSymName() + ".kv_cache").str();

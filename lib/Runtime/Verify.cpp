@@ -55,7 +55,15 @@ std::vector<uint8_t> encode(ElementType type, float x, float scale) {
 float scaleOf(const Layer &layer, const ManifestScale &scale, int64_t head) {
   bool scaled = layer.elementType == ElementType::F8E4M3FN ||
                 layer.elementType == ElementType::F8E5M2;
-  return scaled ? scale.ofHead(head) : 1;
+  return scaled && !layer.hasTokenScales() ? scale.ofHead(head) : 1;
+}
+
+/// The scale that the write computes for a row of a head.
+float tokenScale(const std::vector<float> &row) {
+  float largest = 0;
+  for (float x : row)
+    largest = std::fmax(largest, std::fabs(x));
+  return std::fmax(largest / 448, 1e-6f);
 }
 
 /// Codes that share a scale in an fp8_ds_mla row.
@@ -204,11 +212,14 @@ class AttentionReference {
 public:
   AttentionReference(const Layer &layer, Elements query, Elements keys,
                      Elements values, Elements table, Elements sinks,
-                     Elements slopes, Math math, bool hasLse)
+                     Elements slopes, Elements keyScales, Elements valueScales,
+                     Math math, bool hasLse)
       : layer(layer), math(math), hasLse(hasLse), query(std::move(query)),
         keys(std::move(keys)), values(std::move(values)),
         table(std::move(table)), sinks(std::move(sinks)),
-        slopes(std::move(slopes)), softmaxScale(layer.softmaxScale.value()) {
+        slopes(std::move(slopes)), keyScales(std::move(keyScales)),
+        valueScales(std::move(valueScales)),
+        softmaxScale(layer.softmaxScale.value()) {
     if (layer.qScale)
       softmaxScale *= double(layer.qScale->value.value());
   }
@@ -248,6 +259,8 @@ public:
       for (size_t d = 0; d < dim; ++d)
         sum += q[d] * element(keys, page, t % layer.pageSize, kvHead, d);
       double score = sum * kScale * softmaxScale;
+      if (keyScales.buffer)
+        score *= keyScales.at({page, t % layer.pageSize, kvHead});
       if (layer.softCap) {
         double cap = layer.softCap->value();
         score = cap * std::tanh(score / cap);
@@ -291,6 +304,8 @@ public:
     for (int64_t t = first; t < visible; ++t) {
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
+      if (valueScales.buffer)
+        p *= valueScales.at({page, t % layer.pageSize, kvHead});
       for (size_t d = 0; d < valueDim; ++d) {
         double v =
             vScale * element(values, page, t % layer.pageSize, kvHead, d);
@@ -375,7 +390,7 @@ private:
   const Layer &layer;
   const Math math;
   const bool hasLse;
-  Elements query, keys, values, table, sinks, slopes;
+  Elements query, keys, values, table, sinks, slopes, keyScales, valueScales;
   double softmaxScale;
 };
 
@@ -444,7 +459,10 @@ Error Verifier::begin(const Segment &segment) {
   const Manifest &manifest = session.manifest();
   for (const Layer *layer : session.layers(segment))
     for (const std::string *name :
-         {&layer->buffers.kCache, &layer->buffers.vCache}) {
+         {&layer->buffers.kCache, &layer->buffers.vCache,
+          &layer->buffers.kScales, &layer->buffers.vScales}) {
+      if (name->empty())
+        continue;
       Expected<std::vector<uint8_t>> bytes =
           session.memory(*manifest.findBuffer(*name));
       if (!bytes)
@@ -553,6 +571,9 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
   };
   for (const std::string *name : caches)
     memoryOf(*manifest.findBuffer(*name));
+  for (const std::string *name : {&names.kScales, &names.vScales})
+    if (!name->empty())
+      memoryOf(*manifest.findBuffer(*name));
   // The layer may write in another segment, and layers that share its cache
   // write one after the other.
   for (const Launch *launch : session.launches(segment)) {
@@ -626,6 +647,21 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
           if (rotates)
             rotate(elements, layer.isLatent() ? size_t(layer.valueDim()) : 0,
                    table, position, writer->ropeInterleaved);
+          if (layer.hasTokenScales()) {
+            // The scale of the token, and codes of x * (1 / scale).
+            const Buffer &scales =
+                *manifest.findBuffer(isKey ? names.kScales : names.vScales);
+            float own = tokenScale(elements);
+            std::vector<uint8_t> bytes(sizeof(own));
+            std::memcpy(bytes.data(), &own, sizeof(own));
+            put(memoryOf(scales),
+                sizeof(own) *
+                    uint64_t(offsetOf(scales, {slot / layer.pageSize,
+                                               slot % layer.pageSize, head})),
+                bytes);
+            for (float &x : elements)
+              x *= 1.0f / own;
+          }
           put(memory,
               rowAt(cache, slot / layer.pageSize, slot % layer.pageSize, head),
               encodeRow(
@@ -701,11 +737,12 @@ Error Verifier::compareAttention(const Layer &layer,
                                  LayerVerification &result) {
   const LayerBuffers &names = layer.buffers;
   const Capacities &sizes = session.manifest().capacities;
-  Elements parts[11];
+  Elements parts[13];
   const std::string *sources[] = {
-      &names.query,  &names.kCache,      &names.vCache,     &names.pageTable,
-      &names.sinks,  &names.alibiSlopes, &names.lengths,    &names.queryStart,
-      &names.output, &names.lse,         &names.querySource};
+      &names.query,  &names.kCache,      &names.vCache,      &names.pageTable,
+      &names.sinks,  &names.alibiSlopes, &names.lengths,     &names.queryStart,
+      &names.output, &names.lse,         &names.querySource, &names.kScales,
+      &names.vScales};
   for (size_t i = 0; i < std::size(parts); ++i) {
     if (sources[i]->empty())
       continue;
@@ -723,6 +760,7 @@ Error Verifier::compareAttention(const Layer &layer,
   AttentionReference reference(layer, std::move(parts[0]), std::move(parts[1]),
                                std::move(parts[2]), std::move(parts[3]),
                                std::move(parts[4]), std::move(parts[5]),
+                               std::move(parts[11]), std::move(parts[12]),
                                mathOf(layer), !names.lse.empty());
   ElementType type = output.buffer->elementType;
   // Outputs that are codes are compared as codes, which saturate.

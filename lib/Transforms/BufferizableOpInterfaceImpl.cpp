@@ -302,7 +302,7 @@ struct WithPagesModel
     Value handle = ViewCacheOp::create(
         rewriter, op->getLoc(), with.getHandle().getType(), with.getCache(),
         operands->front(), (*operands)[numPages - 1], rest[0], rest[1], rest[2],
-        rest[3]);
+        rest[3], /*k_scales=*/Value(), /*v_scales=*/Value());
     SmallVector<Value> results(ArrayRef(*operands).take_front(numPages));
     Operation *yield = with.getBody().front().getTerminator();
     FailureOr<SmallVector<Value>> yielded =

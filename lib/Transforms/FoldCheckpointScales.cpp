@@ -111,7 +111,10 @@ FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
   for (CacheOp cache : caches) {
     ::kvcache::ScaleRequest request;
     request.layer = cache.getLayer().str();
-    request.cacheType = toCheckpointType(cache.getCacheType().getElementType());
+    request.cacheType =
+        cache.getTokenScales()
+            ? ::kvcache::CacheType::FP8PerTokenHead
+            : toCheckpointType(cache.getCacheType().getElementType());
     request.queryIsFP8 = quantizedQueries.contains(cache.getSymName());
     request.mla = cache.getCacheType().isLatent();
     request.kvHeads = cache.getCacheType().getNumHeads();

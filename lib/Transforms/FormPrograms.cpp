@@ -66,7 +66,7 @@ private:
   std::string ropeName(Value operand, bool isTable);
   FailureOr<std::string> prefixOf(const Run &run, size_t index);
   /// Arguments of a cache and of its group, in the order of view_cache.
-  SmallVector<unsigned, 6> cacheArguments(CacheOp cache);
+  SmallVector<unsigned, 8> cacheArguments(CacheOp cache);
   LogicalResult formSegment(const Run &run, ProgramOp program);
 };
 
@@ -326,7 +326,7 @@ static int64_t capacity(std::optional<uint64_t> value) {
   return value ? static_cast<int64_t>(*value) : ShapedType::kDynamic;
 }
 
-SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
+SmallVector<unsigned, 8> ProgramBuilder::cacheArguments(CacheOp cache) {
   CacheGroupOp group = cache.getGroupOp();
   CacheType type = cache.getCacheType();
   int64_t sequences = capacity(group.getMaxSequences());
@@ -346,7 +346,7 @@ SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
       suffix = ".kv_cache";
     return addArgument((name + suffix).str(), BufferRole::Cache, pages);
   };
-  return {
+  SmallVector<unsigned, 8> arguments = {
       pagesOf(".k_cache"),
       pagesOf(".v_cache"),
       addArgument(
@@ -363,6 +363,11 @@ SmallVector<unsigned, 6> ProgramBuilder::cacheArguments(CacheOp cache) {
       addArgument(prefix + "slot_mapping", BufferRole::Slots,
                   MemRefType::get({capacity(group.getMaxTokens())}, i64)),
   };
+  if (cache.getTokenScales())
+    for (StringRef suffix : {".k_scales", ".v_scales"})
+      arguments.push_back(addArgument((name + suffix).str(), BufferRole::Cache,
+                                      cache.getTokenScalesType()));
+  return arguments;
 }
 
 /// `tensor.empty` or torch's, possibly reshaped: nothing in it that must be
@@ -480,16 +485,18 @@ LogicalResult ProgramBuilder::formSegment(const Run &run, ProgramOp program) {
     Value &view = views[*prefix];
     if (!view && cacheOp) {
       CacheOp cache = getCacheDeclaration(cacheOp.getCacheHandle());
-      SmallVector<unsigned, 6> indices = cacheArguments(cache);
+      SmallVector<unsigned, 8> indices = cacheArguments(cache);
       while (arguments->getNumArguments() < argumentTypes.size())
         arguments->addArgument(argumentTypes[arguments->getNumArguments()],
                                loc);
-      SmallVector<Value, 6> values;
+      SmallVector<Value, 8> values;
       for (unsigned index : indices)
         values.push_back(arguments->getArgument(index));
+      values.resize(8);
       view = ViewCacheOp::create(inner, op->getLoc(), cache.getCacheType(),
                                  cache.getSymName(), values[0], values[1],
-                                 values[2], values[3], values[4], values[5]);
+                                 values[2], values[3], values[4], values[5],
+                                 values[6], values[7]);
     }
 
     // By operand, not by value: an output may start as the query.

@@ -121,6 +121,7 @@ void ResolveCacheTypesPass::runOnOperation() {
     return signalPassFailure();
 
   llvm::StringMap<CacheType> types;
+  SmallVector<CacheOp> tokenScaled;
   for (auto [cache, resolved] : llvm::zip(caches, table.layers)) {
     Type elementType = fromCheckpointType(&getContext(), resolved.type);
     CacheType type = cache.getCacheType();
@@ -136,13 +137,27 @@ void ResolveCacheTypesPass::runOnOperation() {
       }
       elementType = Builder(&getContext()).getI8Type();
     }
+    if (resolved.type == ::kvcache::CacheType::FP8PerTokenHead) {
+      if (type.isLatent()) {
+        cache.emitError() << "layer '" << cache.getLayer()
+                          << "': cache type 'fp8_per_token_head' (from "
+                          << resolved.from
+                          << ") is for keys and values of heads, but the cache "
+                             "is "
+                          << type << "; use fp8_ds_mla or fp8 instead";
+        return signalPassFailure();
+      }
+      elementType = Builder(&getContext()).getType<Float8E4M3FNType>();
+      tokenScaled.push_back(cache);
+    }
     if (!elementType) {
       cache.emitError()
           << "layer '" << cache.getLayer() << "': cache type '"
           << ::kvcache::cacheTypeName(resolved.type) << "' (from "
           << resolved.from
           << ") is not supported yet; supported are float16, bfloat16, fp8, "
-             "fp8_e4m3, fp8_e5m2, fp8_e4m3fnuz, and of MLA fp8_ds_mla";
+             "fp8_e4m3, fp8_e5m2, fp8_e4m3fnuz, fp8_per_token_head, and of "
+             "MLA fp8_ds_mla";
       return signalPassFailure();
     }
     types[cache.getSymName()] = type.withElementType(elementType);
@@ -160,4 +175,6 @@ void ResolveCacheTypesPass::runOnOperation() {
     cache.setTypeAttr(TypeAttr::get(type));
     ++numChanged;
   }
+  for (CacheOp cache : tokenScaled)
+    cache.setTokenScales(true);
 }

@@ -12,10 +12,10 @@
 // CHECK-SAME:     %[[KS]],
 // CHECK-SAME:     %[[ARCH]],
 // CHECK:        llvm.return
-// The attention has no LSE, workspaces, sinks and ALiBi slopes, which its wrapper passes as null.
+// The attention has no LSE, workspaces, sinks, ALiBi slopes and scales of tokens, which its wrapper passes as null.
 // CHECK:      llvm.func @kvcache_paged_attention(
 // CHECK:      llvm.func @attention_a(%{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: f32, %{{.*}}: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i32, %{{.*}}: i32, %{{.*}}: i32) attributes {gpu.kernel, nvvm.kernel, nvvm.minctasm = 2 : i32, nvvm.reqntid = array<i32: 128, 1, 1>} {
-// CHECK-COUNT-5: llvm.mlir.zero : !llvm.ptr
+// CHECK-COUNT-7: llvm.mlir.zero : !llvm.ptr
 // CHECK:        llvm.call @kvcache_paged_attention
 
 // Scales for each KV head: the kernel picks those of its block index, over the blocks of a head.
@@ -66,7 +66,7 @@ kvcache.program @kvcache.main(
     kvcache.launch @attention_a of "kvcache_paged_attention" grid [2, 8, 1] block [128, 1, 1] shared 61440
       args(%k, %p, %p, %i, %i, %i, %k : memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<3xi32>, memref<3xi32>, memref<3xi32>, memref<8x2x64xbf16>)
       constants [1.0 : f32, 2.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 2 : i32, 0 : i32] origins ["score", "v_scale", "no soft_cap", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 2 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 1 : i32, 0 : i32, 0 : i32] {min_ctas_per_sm = 2 : i64}
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 2 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 1 : i32, 0 : i32, 0 : i32] {min_ctas_per_sm = 2 : i64}
     kvcache.launch @write_heads of "kvcache_write" grid [1, 2, 1] block [128, 1, 1] shared 0
       args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 3.0 : f32, 4.0 : f32, 8 : i32, 112 : i64]
@@ -76,6 +76,6 @@ kvcache.program @kvcache.main(
       args(%k, %p, %p, %i, %i, %i, %k : memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<3xi32>, memref<3xi32>, memref<3xi32>, memref<8x2x64xbf16>)
       constants [1.0 : f32, 2.0 : f32, 3.0 : f32, 4.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 2 : i32, 0 : i32]
       origins ["score[head]", "score[head]", "v_scale[head]", "v_scale[head]", "no soft_cap", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 192 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 16 : i32, 3 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 1 : i32, 0 : i32, 0 : i32]
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 192 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 16 : i32, 3 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 1 : i32, 0 : i32, 0 : i32]
   }
 }

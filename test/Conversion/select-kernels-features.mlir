@@ -10,7 +10,7 @@
 // CHECK:      kvcache.launch @paged_attention_bf16_e5m2_h16x2_d128_p16_window_cap_{{[0-9a-f]+}} of "kvcache_paged_attention" grid [2, 2, 3]
 // CHECK-SAME:   constants [9.01{{[0-9]+}}E-5 : f32, 1.000000e+00 : f32, 72.13{{[0-9]+}} : f32, 2 : i32, 2 : i32, 512 : i32, 511 : i32]
 // CHECK-SAME:   origins ["2 * softmax_scale * k_scale * log2(e) / soft_cap", "v_scale", "soft_cap * log2(e)", "max_tokens", "max_sequences", "max_pages_per_sequence", "window"]
-// CHECK-SAME:   1 : i32, 1 : i32, 0 : i32, 0 : i32, 256 : i32, 3 : i32, 0 : i32, 0 : i32]
+// CHECK-SAME:   1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 3 : i32, 0 : i32, 0 : i32]
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
@@ -163,7 +163,7 @@ kvcache.program @kvcache.main(
 // CHECK-SAME:   constants [0.00112{{[0-9]+}} : f32, 4.000000e+00 : f32,
 // CHECK-SAME:   origins ["softmax_scale * q_scale * k_scale * log2(e)", "v_scale / o_scale",
 // CHECK-SAME:   structure [90 : i32, 3 : i32, 4 : i32, 0 : i32, 16 : i32,
-// CHECK-SAME:   0 : i32, 0 : i32, 1 : i32, 1 : i32, 256 : i32,
+// CHECK-SAME:   0 : i32, 0 : i32, 1 : i32, 1 : i32, 0 : i32, 256 : i32,
 // CHECK:      kvcache.launch @dequantize_e5m2_to_f32_{{[0-9a-f]+}} of "kvcache_dequantize" grid [2, 1, 1] block [128, 1, 1] shared 0
 // CHECK-SAME:   constants [2.500000e-01 : f32, 4096] origins ["scale", "elements"] structure [90 : i32, 1 : i32, 2 : i32]
 // CHECK-NOT:  arith.constant

@@ -1405,3 +1405,90 @@ kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
 // expected-error@+1 {{has strides [2560, -160, 80] of page, token and head}}
 kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout strides [2560, -160, 80]
+
+// -----
+
+// copy_pages (C2)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+func.func @f(%p: memref<8x2xi64>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x f8E4M3FN>
+  // expected-error@+1 {{copies pages, but not the token scales of @c; copy both outside the graph, or use a cache of fp8}}
+  kvcache.copy_pages %p in %c : memref<8x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}
+
+// -----
+
+// cache (C10): elements, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{'token_scales' need keys and values of f8E4M3FN, but the cache is '!kvcache.cache<2 x 64 x f8E5M2>'}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E5M2 scales(@s, @s) {token_scales}
+
+// -----
+
+// ... and heads.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{'token_scales' need keys and values of f8E4M3FN, but the cache is '!kvcache.cache<latent 512 + 64 x f8E4M3FN>'}}
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x f8E4M3FN scales(@s, @s) {token_scales}
+
+// -----
+
+// view_cache (C6): scales that are missing, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<7x16x4xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>,
+             %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{needs the token scales of @c, two 'memref<?x16x2xf32>'}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%n) query_start(%q) slots(%m)
+    : memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}
+
+// -----
+
+// ... of other heads, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<7x16x4xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>,
+             %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{needs the token scales of @c, two 'memref<?x16x2xf32>'}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%n) query_start(%q) slots(%m) token_scales(%s, %b : memref<7x16x2xf32>, memref<7x16x4xf32>)
+    : memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}
+
+// -----
+
+// ... or that the cache does not have.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s)
+func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<7x16x4xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>,
+             %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{@c has no token scales}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%n) query_start(%q) slots(%m) token_scales(%s, %s : memref<7x16x2xf32>, memref<7x16x2xf32>)
+    : memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}
+
+// -----
+
+// with_pages (C5)
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+func.func @f(%p: tensor<7x16x2x64xf8E4M3FN>, %t: tensor<2x2xi32>, %n: tensor<2xi32>, %q: tensor<3xi32>, %m: tensor<8xi64>) {
+  // expected-error@+1 {{has no room for the token scales of @c; use 'kvcache.get_cache', whose memory is no value, or a cache of fp8}}
+  %a, %b = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>) page_table(%t : tensor<2x2xi32>)
+    lengths(%n : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN> {
+  ^bb0(%h: !kvcache.cache<2 x 64 x f8E4M3FN>):
+    kvcache.yield
+  }
+  return
+}

@@ -219,3 +219,16 @@ func.func @rope(%k: tensor<?x2x64xbf16>, %t: tensor<4096x32xf32>, %p: tensor<?xi
     : memref<8x512xbf16>, memref<8x64xbf16>, !kvcache.cache<latent 512 + 64 x f8E4M3FN>
   return
 }
+
+// CHECK: kvcache.cache @token_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) {token_scales}
+kvcache.cache @token_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) {token_scales}
+
+// CHECK-LABEL: func.func @token_scales
+func.func @token_scales(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>, %q: memref<3xi32>,
+                        %m: memref<8xi64>) {
+  // CHECK: kvcache.view_cache @token_scaled pages({{.*}}) slots(%{{.*}}) token_scales(%{{.*}}, %{{.*}} : memref<7x16x2xf32>, memref<7x16x2xf32>) :
+  %c = kvcache.view_cache @token_scaled pages(%p, %p) page_table(%t) lengths(%n) query_start(%q) slots(%m)
+    token_scales(%s, %s : memref<7x16x2xf32>, memref<7x16x2xf32>)
+    : memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}

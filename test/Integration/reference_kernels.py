@@ -56,6 +56,7 @@ def main():
                 Case("e5m2, group of 7, D 128", cache="f8E5M2", q_heads=7, kv_heads=1, dim=128, k_scale=(0.25,),
                      v_scale=(0.5,), softmax=0.09),
                 Case("rope of 32 of 128 elements, e5m2", cache="f8E5M2", dim=128, rotary=32, softmax=0.09),
+                Case("scales of tokens, HND, rope, window 9", token_scales=True, layout="hnd", rotary=64, window=9),
                 Case("rope in pairs, bf16 cache", cache="bf16", rotary=64, interleaved=True, softmax=0.3),
                 Case("bf16 cache", cache="bf16", softmax=0.3))):
             # One decode row over 37 tokens, an empty sequence, seven rows of a prompt; one row of padding.
@@ -69,6 +70,9 @@ def main():
                     history = rng.standard_normal((case.kv_heads, case.dim)) * (50 if case.cache in LARGEST else 1)
                     pool[batch.table[0, token // case.page], token % case.page] = bits(
                         history.astype(np.float32).astype(TYPES[case.cache]))
+            for scales in pools.scales:
+                for token in range(36):
+                    scales[batch.table[0, token // case.page], token % case.page] = 0.01 * 2.0 ** rng.uniform(-5, 5, case.kv_heads)
             stem = os.path.join(work, str(number))
             with open(stem + ".mlir", "w") as file:
                 file.write(case.text())
@@ -82,6 +86,8 @@ def main():
                       "page_table": tensor_files.Tensor("I32", batch.table), "lengths": tensor_files.Tensor("I32", batch.lengths),
                       "query_start": tensor_files.Tensor("I32", batch.starts),
                       "slot_mapping": tensor_files.Tensor("I64", batch.slots)}
+            for side, scales in zip("kv", pools.scales):
+                inputs[f"c.{side}_scales"] = tensor_files.Tensor("F32", scales)
             if case.rotary:
                 inputs.update(cos_sin=tensor_files.Tensor("F32", case.rope_table()),
                               position_ids=tensor_files.Tensor("I64", batch.positions))
@@ -94,7 +100,7 @@ def main():
             # The magnitude first: both runs write their rows into the pools.
             plain, positive = case.pools(), case.pools()
             for fresh in (plain, positive):
-                for pool, history in zip(fresh, pools):
+                for pool, history in zip((*fresh, *fresh.scales), (*pools, *pools.scales)):
                     pool[...] = history
             positive[1][...] = unsigned(pools[1])
             flipped = Batch(batch.key, unsigned(bits(batch.value)).view(batch.value.dtype), batch.query, batch.table,
@@ -104,10 +110,14 @@ def main():
 
             codes = sum(int((got[f"c.{side}_cache"].data.view(pool.dtype) != pool).sum())
                         for side, pool in zip("kv", plain))
+            codes += sum(int((got[f"c.{side}_scales"].data.view(np.uint32) != scales.view(np.uint32)).sum())
+                         for side, scales in zip("kv", plain.scales))
             rows = int(batch.starts[-1])
             kernel, exact = values(bits(got["result0"].data), case.rows)[:rows], values(out, case.rows)[:rows]
             step = np.abs(exact) * float(ml_dtypes.finfo(TYPES[case.rows]).eps)
-            error = float((np.abs(kernel - exact) / (step + 2.0**-9 * magnitude[:rows])).max())
+            # Probabilities are bf16 over a bf16 cache.
+            bound = 2.0 ** (-8 if case.cache == "bf16" else -9)
+            error = float((np.abs(kernel - exact) / (step + bound * magnitude[:rows])).max())
             lse_error = float(np.abs(got["result1"].data[:rows] - lse.view(np.float32)[:rows]).max())
             written = sum(int((pool != before).sum()) for pool, before in zip(plain, pools))
             right = codes == 0 and error <= 1 and lse_error <= 1e-5 and written > 0 and bool(np.abs(exact).max() > 0)

@@ -59,12 +59,22 @@ def quantize(x, scale, name):
         return convert(x / np.asarray(scale, np.float32), name)
 
 
+class Pools(tuple):
+    """Pages, and the scales of their tokens, [page, token, head]."""
+
+    def __new__(cls, case, pages):
+        pools = super().__new__(cls, pages)
+        pools.scales = [np.full((case.pages, case.page, case.kv_heads), np.nan, np.float32) for _ in "kv"] if case.token_scales else []
+        return pools
+
+
 class Case:
     """One cache with a write and an attention over it."""
 
     def __init__(self, name, *, cache="f8E4M3FN", rows="bf16", layout="nhd", q_heads=4, kv_heads=2,
                  dim=64, page=16, k_scale=(0.0123,), v_scale=(0.0345,), softmax=0.125, cap=None,
-                 window=None, memrefs=False, threaded=False, lse=True, pages=7, rotary=0, interleaved=False):
+                 window=None, memrefs=False, threaded=False, lse=True, pages=7, rotary=0, interleaved=False,
+                 token_scales=False):
         self.__dict__.update(locals())
 
     def rope(self, kind):
@@ -139,7 +149,7 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more},
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
-kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}
+kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}{" {token_scales}" * self.token_scales}
 func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more}) {results} {{
   %c = kvcache.get_cache @c : {handle}
   {write}
@@ -155,14 +165,14 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more})
         width = bits(np.zeros(1, TYPES[self.cache])).dtype
         if self.layout == "packed":
             pool = np.full((p, 2, t, h, d), code, width)
-            return pool[:, 0], pool[:, 1]
+            return Pools(self, (pool[:, 0], pool[:, 1]))
         if self.layout.startswith("strides"):
             strides = [int(x) * width.itemsize for x in re.findall(r"\d+", self.layout)] + [width.itemsize]
-            return tuple(np.lib.stride_tricks.as_strided(np.full(p * strides[0] // width.itemsize, code, width), (p, t, h, d), strides)
-                         for _ in "kv")
+            return Pools(self, (np.lib.stride_tricks.as_strided(np.full(p * strides[0] // width.itemsize, code, width), (p, t, h, d), strides)
+                         for _ in "kv"))
         if self.layout == "hnd":
-            return tuple(np.full((p, h, t, d), code, width).transpose(0, 2, 1, 3) for _ in "kv")
-        return tuple(np.full((p, t, h, d), code, width) for _ in "kv")
+            return Pools(self, (np.full((p, h, t, d), code, width).transpose(0, 2, 1, 3) for _ in "kv"))
+        return Pools(self, (np.full((p, t, h, d), code, width) for _ in "kv"))
 
 
 class LatentCase(Case):
@@ -203,7 +213,7 @@ func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}{more
     def pools(self):
         code = 0xFF if self.tiles else POISON[self.cache]
         width = np.uint8 if self.tiles else bits(np.zeros(1, TYPES[self.cache])).dtype
-        return (np.full((self.pages, self.page, 1, self.width), code, width),)
+        return Pools(self, (np.full((self.pages, self.page, 1, self.width), code, width),))
 
     def encode(self, latent, rope):
         """The bytes or codes of one row."""
@@ -248,7 +258,7 @@ def call(model, case, batch, pools, out, lse):
     own = [bits(batch.key), bits(batch.value), bits(batch.query), out, lse]
     by_name = {"c.k_cache": pools[0], "c.v_cache": pools[-1], "c.kv_cache": pools[0], "page_table": batch.table,
                "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots,
-               "position_ids": batch.positions, "cos_sin": case.rope_table()}
+               **dict(zip(("c.k_scales", "c.v_scales"), getattr(pools, "scales", ()))), "position_ids": batch.positions, "cos_sin": case.rope_table()}
     names = model.argument_names()
     results = model(*own, *(by_name[name] for name in names[len(own):]))
     if case.memrefs or case.threaded:
@@ -269,9 +279,16 @@ def expected_write(case, batch, pools):
         if isinstance(case, LatentCase):
             pools[0][slot // case.page, slot % case.page, 0] = case.encode(batch.key[row], case.rotate(batch.value[row], position))
             continue
-        for pool, rows, scale in ((pools[0], batch.key, case.k_scale),
-                                  (pools[1], batch.value, case.v_scale)):
+        for side, pool, rows, scale in ((0, pools[0], batch.key, case.k_scale),
+                                        (1, pools[1], batch.value, case.v_scale)):
             values = case.rotate(rows[row], position) if rows is batch.key else rows[row]
+            if case.token_scales:
+                values = values.astype(np.float32)
+                top = np.fmax.reduce(np.abs(values), axis=1).astype(np.float32)
+                own = np.fmax(top / np.float32(448), np.float32(1e-6))
+                pools.scales[side][slot // case.page, slot % case.page] = own
+                pool[slot // case.page, slot % case.page] = convert(values * (np.float32(1) / own)[:, None], case.cache)
+                continue
             if case.rows == case.cache and values.dtype == rows.dtype and not (case.rotary and rows is batch.key):
                 codes = bits(values)
             else:
@@ -301,7 +318,10 @@ def expected_attention(case, batch, pools, out, lse):
                 else:
                     k, v = (np.stack([pool[i] for i in pages]).view(TYPES[case.cache])
                             .astype(np.float64) for pool in pools)
-                if quantized and not isinstance(case, LatentCase):
+                if case.token_scales:
+                    k, v = (x * np.stack([scales[i] for i in pages]).astype(np.float64)[:, None]
+                            for x, scales in zip((k, v), pools.scales))
+                elif quantized and not isinstance(case, LatentCase):
                     k = k * np.float64(head_scale(case.k_scale, case.kv_heads)[kv])
                     v = v * np.float64(head_scale(case.v_scale, case.kv_heads)[kv])
                 scores = case.softmax * (k @ batch.query[row, head].astype(np.float64))
@@ -347,6 +367,7 @@ class Suite:
         expected_attention(case, batch, wanted, exact, exact_lse)
         covered = int(batch.starts[-1])
         wrong_codes = sum(int((a != b).sum()) for a, b in zip(pools, wanted))
+        wrong_codes += sum(int((bits(a) != bits(b)).sum()) for a, b in zip(pools.scales, wanted.scales))
 
         got = out.view(TYPES[case.rows]).astype(np.float64)[:covered]
         want = exact[:covered]
@@ -427,6 +448,9 @@ class Suite:
                 Case("f32 cache, bf16 rows", cache="f32", layout="packed"),
                 Case("buffers, written in place", memrefs=True, cap=50.0),
                 Case("rope", rotary=64),
+                Case("scales of tokens", token_scales=True, cap=2.0),
+                Case("scales of tokens, rope, packed, f32 rows, page 1", token_scales=True, rotary=32, layout="packed", rows="f32", page=1,
+                     pages=40),
                 Case("rope of 20 of 80 elements, in pairs, scales per head, f32 rows", rows="f32", dim=80, rotary=20, interleaved=True,
                      k_scale=(0.01, 0.3), v_scale=(0.5, 0.02)),
                 Case("rope of 32 elements into a bf16 cache, pages as values", cache="bf16", rotary=32, threaded=True),

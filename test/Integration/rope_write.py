@@ -35,6 +35,8 @@ func.func @main(%l: memref<?x256xbf16>, %r: memref<?x64xbf16>, %q: memref<?x8x32
 }
 """
 
+TOKENS = KEYS.replace("scales(@k, @v)", "scales(@k, @v) {token_scales}")
+
 
 def run(bundle, target="sm_90", *options):
     result = subprocess.run(["kvcache-run", bundle, "--lengths=20+37,21+38", f"--target={target}", "--verify", "--json", *options],
@@ -42,7 +44,7 @@ def run(bundle, target="sm_90", *options):
     return result.stdout + result.stderr, result.returncode
 
 
-for name, text, layers in (("keys", KEYS, 2), ("latent", LATENT, 1)):
+for name, text, layers in (("keys", KEYS, 2), ("tokens", TOKENS, 2), ("latent", LATENT, 1)):
     path, bundle = (os.path.join(FOLDER, name + end) for end in (".mlir", ".kvb"))
     with open(path, "w") as file:
         file.write(text)
@@ -78,6 +80,12 @@ for name, text, layers in (("keys", KEYS, 2), ("latent", LATENT, 1)):
 
     must_notice("the other kind of pairs", toggle, "by the write")
     must_notice("no rotation", drop, "by the write")
+    def swap(manifest):
+        buffers = manifest["layers"][0]["buffers"]
+        buffers["k_scales"], buffers["v_scales"] = buffers["v_scales"], buffers["k_scales"]
+
+    if name == "tokens":
+        must_notice("scales of V for those of K", swap, "by the write")
     must_notice("positions without a table", lambda m: m["layers"][0]["buffers"].pop("rope_table"),
                 "expected a rope table, positions and keys that are rotated together")
 print("ok")

@@ -55,6 +55,7 @@ const char *g_mla_problem(int a, int qt, int ct, int h, int l, int r, int rows, 
   return mlaProblem(a, qt, ct, h, l, r, rows, t, s, st, n);
 }
 int g_elementwise_grid(long long n) { return elementwiseGrid(n); }
+int g_token_scaled_write_grid(int t, int h, int d) { return tokenScaledWriteGrid(t, h, d); }
 int g_write_grid_y(int h, int p) { return writeGridY(h, p); }
 int g_cache_bytes(int c) { return cacheBytes(c); }
 int g_columns(int g, int r, int d) { return columnsPerCta(g, r, d); }
@@ -177,7 +178,7 @@ class Layout:
 TYPES = ("f16", "bf16", "f32", "e4m3", "e5m2")
 ATTENTION = [("q", "p"), ("k_pages", "p"), ("v_pages", "p"), ("page_table", "p"), ("lengths", "p"),
              ("query_start", "p"), ("out", "p"), ("lse", "p"), ("partials", "p"), ("counters", "p"),
-             ("sinks", "p"), ("alibi_slopes", "p"),
+             ("sinks", "p"), ("alibi_slopes", "p"), ("k_scales", "p"), ("v_scales", "p"),
              ("score_scale", "float"), ("output_scale", "float"), ("soft_cap", "float"), ("max_tokens", "i32"),
              ("max_sequences", "i32"), ("max_pages_per_sequence", "i32"), ("window", "i32")]
 ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), ("cache_type", "i32"), ("q_heads", "i32"),
@@ -186,7 +187,7 @@ ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), 
                        ("v_page_stride", "i64"), ("v_token_stride", "i32"), ("v_head_stride", "i32"),
                        ("tile", "i32"), ("stages", "i32"), ("unroll", "i32"), ("rows", "i32"),
                        ("has_window", "i32"), ("has_soft_cap", "i32"), ("has_sinks", "i32"), ("has_alibi", "i32"),
-                       ("split_tokens", "i32"),
+                       ("has_token_scales", "i32"), ("split_tokens", "i32"),
                        ("num_splits", "i32"), ("has_lse", "i32"), ("math", "i32")]
 STRIDES = ("k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride")
 ROPE = [("rope_table", "p"), ("positions", "p")]
@@ -198,6 +199,12 @@ WRITE_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), (
                    ("k_token_stride", "i32"), ("k_head_stride", "i32"), ("v_page_stride", "i64"),
                    ("v_token_stride", "i32"), ("v_head_stride", "i32"), ("k_scale_is_pow2", "i32"),
                    ("v_scale_is_pow2", "i32"), ("per_head", "i32"), *ROPE_CONSTANTS]
+
+# The write that computes scales of tokens.
+TOKEN_SCALED = [a for a in WRITE if a[0] not in ("k_scale", "v_scale")]
+TOKEN_SCALED[5:5] = [("k_scales", "p"), ("v_scales", "p")]
+TOKEN_SCALED_CONSTANTS = [c for c in WRITE_CONSTANTS if c[0] not in ("cache_type", "k_scale_is_pow2", "v_scale_is_pow2", "per_head")]
+
 NO_ROPE = dict(rotary_dim=0, rope_interleaved=0, rope_positions=0)
 MLA = [("q", "p"), ("pages", "p"), ("page_table", "p"), ("lengths", "p"), ("query_start", "p"), ("out", "p"), ("lse", "p"),
        ("partials", "p"), ("counters", "p"), ("score_scale", "float"), ("output_scale", "float"), ("max_tokens", "i32"),
@@ -210,7 +217,8 @@ WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), 
 WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), ("latent_dim", "i32"), ("rope_dim", "i32"),
                           ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32"),
                           *ROPE_CONSTANTS]
-PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "math")]
+PREFILL = [a for a in ATTENTION if a[0] not in ("k_scales", "v_scales")]
+PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "has_token_scales", "math")]
 PREFILL_CONSTANTS += [("warps", "i32")]
 ELEMENTWISE = {
     "kvcache_quantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
@@ -292,7 +300,7 @@ class Builder:
 
     def attention(self, name, **values):
         """LLVM IR of an attention instance; unset tuning comes from Geometry.h."""
-        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_lse=1, num_splits=1, math=0)
+        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_token_scales=0, has_lse=1, num_splits=1, math=0)
         v.update(values)
         v.setdefault("out_type", v["q_type"])
         tuning = self.geometry.tuning(v["arch"], v["head_dim"], self.geometry.columns_of(v), v["page_size"],
@@ -333,7 +341,7 @@ class Builder:
         v.update(zip(STRIDES, layout.k + layout.v))
         v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), tile=16, stages=2, unroll=1)
         ctas = g.ctas(v["arch"], g.shared_of(v))
-        return (name, wrapper(name, "kvcache_prefill", ATTENTION, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
+        return (name, wrapper(name, "kvcache_prefill", PREFILL, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
 
     def latent(self, v):
         """Strides of a latent cache, contiguous unless given, and what Geometry.h has against it."""
@@ -373,6 +381,8 @@ class Builder:
         layout = v.pop("layout")
         v.update(zip(("k_page_stride", "k_token_stride", "k_head_stride"), layout.k))
         v.update(zip(("v_page_stride", "v_token_stride", "v_head_stride"), layout.v))
+        if v.get("token_scales"):
+            return (name, wrapper(name, "kvcache_write_token_scaled", TOKEN_SCALED, TOKEN_SCALED_CONSTANTS, v, 1)), v
         return (name, wrapper(name, "kvcache_write", WRITE, WRITE_CONSTANTS, v, 1, ("k_scale", "v_scale"),
                               ("y", 1) if v["per_head"] else None)), v
 

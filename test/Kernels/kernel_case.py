@@ -100,6 +100,10 @@ class Batch:
             t = np.arange(n)
             self.slot_used[self.table[i, t // page], t % page] = True
         self.k_scale, self.v_scale = np.float32(k_scale), np.float32(v_scale)
+        # Of tokens, [page][offset][head]: K and V; NaN in unused slots.
+        self.token_scales = [(0.01 * 2.0 ** rng.uniform(-9, 9, (self.pages, page, heads))).astype(np.float32) for _ in range(2)]
+        for scales in self.token_scales:
+            scales[~self.slot_used] = np.nan
         self.out_dim = dim
         self.fill(rng)
         self.q = rng.standard_normal((self.rows, s["q_heads"], dim)).astype(np.float32)
@@ -134,8 +138,9 @@ class Batch:
         """K and V of a sequence, [token][head][dim] in float64."""
         t, page = np.arange(self.lengths[sequence]), self.shape["page_size"]
         pages, values = self.table[sequence, t // page], VALUES[self.shape["cache_type"]]
-        return tuple(values[c[pages, t % page]] * np.reshape(np.float64(s), (-1, 1))
-                     for c, s in ((self.k, self.k_scale), (self.v, self.v_scale)))
+        own = [s[pages, t % page][..., None].astype(np.float64) if self.shape.get("has_token_scales") else 1 for s in self.token_scales]
+        return tuple(values[c[pages, t % page]] * np.reshape(np.float64(s), (-1, 1)) * scales
+                     for c, s, scales in ((self.k, self.k_scale, own[0]), (self.v, self.v_scale, own[1])))
 
     def slot(self, sequence, token):
         page = self.shape["page_size"]

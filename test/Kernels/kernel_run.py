@@ -67,6 +67,9 @@ class Attention:
         """All arguments of a launch."""
         pointers = pointers + [np.uint64(self.device.buffer(batch.sinks, "sinks") if v["has_sinks"] else 0),
                                np.uint64(self.device.buffer(batch.slopes, "alibi_slopes") if v["has_alibi"] else 0)]
+        if not v.get("prefill"):
+            pointers += [np.uint64(self.device.buffer(scales, name) if v["has_token_scales"] else 0)
+                         for scales, name in zip(batch.token_scales, ("k_scales", "v_scales"))]
         heads = v["kv_heads"] if v["per_head"] else 1
         arguments = pointers + [*np.resize(batch.score_scale(), heads), *np.resize(batch.output_scale(), heads), batch.cap_constant(),
                                 np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages), np.int32(batch.window or 0)]
@@ -155,13 +158,18 @@ class Write:
         pointers = [d.buffer(np.ascontiguousarray(k), "k"), d.buffer(np.ascontiguousarray(v), "v"), at[0],
                     at[1] if len(at) > 1 else at[0] + lay.v_offset, d.buffer(np.ascontiguousarray(slots, np.int64), "slots"),
                     *rope_buffers(d, rope)]
+        g, heads = self.builder.geometry, values["kv_heads"]
+        if values.get("token_scales"):
+            # `scales` are the side tensors, which the kernel fills.
+            pointers[5:5] = [d.buffer(s, name, writable=True) for s, name in zip(scales, ("k_scales", "v_scales"))]
+            arguments = [*(np.uint64(p) for p in pointers), np.int32(rows), np.int64(pages * values["page_size"])]
+            return pools, d.launch(module, name, (g.token_scaled_write_grid(rows, heads, values["head_dim"]), 1, 1), 0, arguments)
         arguments = [np.uint64(p) for p in pointers]
         per_head = values["per_head"]
         # One scale for K and one for V; per head, an array of them each.
         arguments += [np.float32(x) for s in scales for x in (s if per_head else [s])]
         arguments += [np.int32(rows),
                       np.int64(pages * values["page_size"] if num_slots is None else num_slots)]
-        g, heads = self.builder.geometry, values["kv_heads"]
         grid = (g.write_grid(rows, 1 if per_head else heads, values["head_dim"]), g.write_grid_y(heads, per_head), 1)
         return pools, d.launch(module, name, grid, 0, arguments)
 

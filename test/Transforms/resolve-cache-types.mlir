@@ -7,13 +7,16 @@
 // RUN: kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8 skip-layers=0,sliding_window})" 2>/dev/null | FileCheck %s --check-prefixes=CHECK,SKIP
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=nvfp4})" 2>&1 | FileCheck %s --check-prefix=NVFP4
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp7})" 2>&1 | FileCheck %s --check-prefix=FP7
-// RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_per_token_head})" 2>&1 | FileCheck %s --check-prefix=TOKENHEAD
+// RUN: kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_per_token_head})" 2>/dev/null | FileCheck %s --check-prefix=TOKENHEAD
+// RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=int8_per_token_head})" 2>&1 | FileCheck %s --check-prefix=INT8
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_ds_mla})" 2>&1 | FileCheck %s --check-prefix=DSMLA
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{checkpoint=%inputs/checkpoints/nowhere})" 2>&1 | FileCheck %s --check-prefix=MISSING
 
 // The user's word wins over the graph's (layer 1: fp8_e5m2), that over the
 // checkpoint's. Handles follow their cache, in every function.
 
+// TOKENHEAD: kvcache.cache @layer0 {{.*}} : 2 x 64 x f8E4M3FN {{.*}} {token_scales}
+// TOKENHEAD: kvcache.cache @layer2 {{.*}} {token_scales}
 // CHECK: kvcache.cache @layer0
 // FP8-SAME: 2 x 64 x f8E4M3FN
 // E5M2-SAME: 2 x 64 x f8E5M2
@@ -39,7 +42,7 @@
 
 // NVFP4: error: {{.*}}'nvfp4' is not supported yet; accepted are auto, float16
 // FP7: error: {{.*}}'fp7' is not a cache type; accepted are auto, float16
-// TOKENHEAD: error: layer 'model.layers.0.self_attn.attn': cache type 'fp8_per_token_head' (from {{.*}}) is not supported yet; supported are float16
+// INT8: error: layer 'model.layers.0.self_attn.attn': cache type 'int8_per_token_head' (from {{.*}}) is not supported yet; supported are float16
 // DSMLA: error: layer 'model.layers.0.self_attn.attn': cache type 'fp8_ds_mla' (from {{.*}}) is a format of latent rows with a latent part that is a multiple of 128, but the cache is '!kvcache.cache<2 x 64 x bf16>'; use fp8 instead
 // MISSING: error: {{.*}}nowhere
 kvcache.cache_group @full page_size 16

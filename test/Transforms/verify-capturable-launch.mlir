@@ -17,25 +17,25 @@ kvcache.program @kvcache.main(%x: memref<?x4x64xbf16> {kvcache.name = "x", kvcac
     // As the capacities give it.
     kvcache.launch @a of "kvcache_paged_attention" grid [2, 4, 4] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [0.1 : f32, 1.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 64 : i32, 0 : i32] origins ["", "", "", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
     // Splits.
     // expected-error @below {{'kvcache.launch' cannot be captured (live-geometry)}}
     // expected-note @below {{what to do: launch for the capacities, as 'kvcache-select-kernels' does}}
     kvcache.launch @a of "kvcache_paged_attention" grid [2, 4, 3] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [0.1 : f32, 1.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 64 : i32, 0 : i32] origins ["", "", "", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
     // Rows.
     // expected-error @below {{'kvcache.launch' cannot be captured (live-geometry)}}
     // expected-note @below {{what to do: launch for the capacities}}
     kvcache.launch @a of "kvcache_paged_attention" grid [2, 1, 4] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [0.1 : f32, 1.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 64 : i32, 0 : i32] origins ["", "", "", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
     // Sequences.
     // expected-error @below {{'kvcache.launch' cannot be captured (live-geometry)}}
     // expected-note @below {{what to do: launch for the capacities}}
     kvcache.launch @a of "kvcache_paged_attention" grid [2, 4, 4] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [0.1 : f32, 1.0 : f32, 0.0 : f32, 8 : i32, 1 : i32, 64 : i32, 0 : i32] origins ["", "", "", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
     // Tokens of a write, and its slots.
     // expected-error @below {{'kvcache.launch' cannot be captured (live-geometry)}}
     // expected-note @below {{what to do: launch for the capacities}}
@@ -62,6 +62,6 @@ kvcache.program @kvcache.main.b1(%x: memref<?x4x64xbf16> {kvcache.name = "x", kv
   kvcache.segment @planned {
     kvcache.launch @a of "kvcache_paged_attention" grid [2, 2, 4] block [128, 1, 1] shared 0 args(%x : memref<?x4x64xbf16>)
       constants [0.1 : f32, 1.0 : f32, 0.0 : f32, 4 : i32, 1 : i32, 64 : i32, 0 : i32] origins ["", "", "", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
-      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
+      structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 4 : i32, 2 : i32, 64 : i32, 16 : i32, 2048, 128 : i32, 64 : i32, 2048, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 4 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 4 : i32, 0 : i32, 0 : i32] layer "layer0"
   }
 }

@@ -101,7 +101,7 @@ static cl::opt<std::string> kernelLibrary(
 static cl::opt<std::string>
     kvCacheDtype("kv-cache-dtype", cl::init("auto"), cl::value_desc("WORD"),
                  cl::desc("Element type of caches: auto, fp8, fp8_e4m3, "
-                          "fp8_e5m2, float16, bfloat16"),
+                          "fp8_e5m2, fp8_per_token_head, float16, bfloat16"),
                  cl::cat(scaleCategory));
 static cl::list<std::string>
     skipLayers("kv-cache-dtype-skip-layers", cl::CommaSeparated,

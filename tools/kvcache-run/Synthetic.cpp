@@ -73,6 +73,8 @@ Error addRow(const Layer &layer, const Buffer &cache, Numbers &numbers,
         return error.withContext(cache.name);
     return Error::success();
   };
+  if (cache.elementType == ElementType::F32) // scales of a token
+    return add(ElementType::F32, cache.shape[2], 1.25f);
   if (cache.elementType != ElementType::U8)
     return add(cache.elementType, cache.shape[2] * cache.shape[3]);
   Error error = add(ElementType::F8E4M3FN, layer.valueDim());
@@ -91,8 +93,9 @@ Error setPoisoned(Session &session, const Layer &layer, const std::string &name,
   HostTensor tensor;
   tensor.elementType = buffer.elementType;
   tensor.shape = buffer.shape;
-  size_t rowBytes = size_t(buffer.shape[2] * buffer.shape[3]) *
-                    elementTypeBytes(buffer.elementType);
+  size_t rowBytes =
+      size_t(elementCount(buffer.shape) / (buffer.shape[0] * pageSize)) *
+      elementTypeBytes(buffer.elementType);
   tensor.data.assign(size_t(buffer.shape[0] * pageSize) * rowBytes, 0xFF);
   size_t pages = table.size() / lengths.size();
   Numbers numbers(seed);
@@ -145,22 +148,27 @@ parseLengths(const std::vector<std::string> &steps) {
 
 Error fillCaches(Session &session) {
   uint64_t seed = 1000;
-  for (const Layer &layer : session.manifest().layers) {
-    if (layer.elementType != ElementType::U8)
-      continue;
-    const Buffer &cache = *session.manifest().findBuffer(layer.buffers.kCache);
-    HostTensor tensor{cache.elementType, cache.shape, {}};
-    Numbers numbers(++seed);
-    while (tensor.data.size() < cache.bytes)
-      if (Error error = addRow(layer, cache, numbers, tensor.data))
+  for (const Layer &layer : session.manifest().layers)
+    for (const std::string *name :
+         {&layer.buffers.kCache, &layer.buffers.kScales,
+          &layer.buffers.vScales}) {
+      if (name->empty() || (name == &layer.buffers.kCache &&
+                            layer.elementType != ElementType::U8))
+        continue;
+      const Buffer &cache = *session.manifest().findBuffer(*name);
+      HostTensor tensor{cache.elementType, cache.shape, {}};
+      Numbers numbers(++seed);
+      while (tensor.data.size() < cache.bytes)
+        if (Error error = addRow(layer, cache, numbers, tensor.data))
+          return error;
+      if (Error error = session.setInput(cache.name, tensor.view()))
         return error;
-    if (Error error = session.setInput(cache.name, tensor.view()))
-      return error;
-  }
+    }
   for (const Buffer &buffer : session.manifest().buffers) {
     bool view = buffer.offsetIn.has_value();
     if (buffer.role == BufferRole::Cache && !view &&
-        buffer.elementType != ElementType::U8)
+        buffer.elementType != ElementType::U8 &&
+        buffer.elementType != ElementType::F32)
       if (Error error = setRandom(session, buffer.name, -1, ++seed))
         return error;
   }
@@ -214,9 +222,11 @@ Error setStep(Session &session, const StepLengths &given, uint64_t step,
       }
     }
     if (options.poison)
-      for (const std::string *name : {&names.kCache, &names.vCache})
-        if (Error error =
-                setPoisoned(session, layer, *name, lengths, table, ++seed))
+      for (const std::string *name :
+           {&names.kCache, &names.vCache, &names.kScales, &names.vScales})
+        if (Error error = name->empty() ? Error::success()
+                                        : setPoisoned(session, layer, *name,
+                                                      lengths, table, ++seed))
           return error;
     int64_t rows = int64_t(slots.size()), count = int64_t(lengths.size());
     if (Error error = setIntegers<int32_t>(session, names.lengths, {count},

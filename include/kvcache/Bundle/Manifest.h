@@ -101,6 +101,8 @@ struct LayerBuffers {
   std::string alibiSlopes; // [query_heads] f32
   std::string kCache;      // [num_pages][page_size][kv_heads][head_dim] ...
   std::string vCache;      // ... in this logical order whatever the strides
+  std::string kScales;     // [num_pages][page_size][kv_heads] f32: of tokens,
+  std::string vScales;     // which the write computes; else empty
   // Of a latent layer: key is the latent part [max_tokens][head_dim -
   // rope_dim], value the rotary part [max_tokens][rope_dim], the output
   // [max_tokens][query_heads][head_dim - rope_dim], and both caches are one.
@@ -145,6 +147,8 @@ struct Layer {
   LayerBuffers buffers;
 
   bool isLatent() const { return ropeDim != 0; }
+  /// The write computes a scale for each token and KV head.
+  bool hasTokenScales() const { return !buffers.kScales.empty(); }
   /// Elements of an output row of a head.
   int64_t valueDim() const { return headDim - ropeDim; }
   /// The last dimension of the cache: `headDim`, or the bytes of an fp8_ds_mla

@@ -131,6 +131,12 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     were split, and the KV heads are those of one part
     (`kvcache-partition-caches`).
 
+    With `token_scales` the write computes a scale for each token and KV head,
+    `max(amax / 448, 1e-6)` with `amax` the largest magnitude of the row that is
+    no NaN, and stores it in side tensors `[num_pages, page_size, KV heads]` of
+    f32 beside the pages; attention reads it there. The two scales of the
+    declaration are then not applied.
+
     `graph_dtype` keeps the word that the imported graph asked for
     (`kv_cache_dtype`), for `kvcache-resolve-cache-types`.
 
@@ -145,7 +151,9 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     * (C7) `shards` is at least 2 where it is given;
     * (C8) there are three `strides`, in elements, of page, token and head, just
       when the layout is `strides`;
-    * (C9) with these strides no row overlaps another.
+    * (C9) with these strides no row overlaps another;
+    * (C10) a cache with `token_scales` has elements of f8E4M3FN and is not
+      latent.
 
     Example:
 
@@ -168,7 +176,8 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     DefaultValuedAttr<KVCache_LayoutAttr, "::mlir::kvcache::Layout::NHD">:$layout,
     OptionalAttr<StrAttr>:$graph_dtype,
     OptionalAttr<I64Attr>:$shards,
-    OptionalAttr<DenseI64ArrayAttr>:$strides
+    OptionalAttr<DenseI64ArrayAttr>:$strides,
+    UnitAttr:$token_scales
   );
   let builders = [OpBuilder<(ins "::mlir::StringAttr":$sym_name, "::mlir::StringAttr":$layer,
       "::mlir::FlatSymbolRefAttr":$group, "::mlir::TypeAttr":$type, "::mlir::FlatSymbolRefAttr":$k_scale,
@@ -183,6 +192,10 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
   }];
   let extraClassDeclaration = [{
     CacheType getCacheType() { return ::llvm::cast<CacheType>(getType()); }
+    /// Codes of the cache are multiplied by the scales that it declares.
+    bool usesDeclaredScales() { return getCacheType().isQuantized() && !getTokenScales(); }
+    /// The side tensors of a cache with token scales.
+    ::mlir::MemRefType getTokenScalesType();
     CacheGroupOp getGroupOp();
     ScaleBufferOp getKScaleOp();
     ScaleBufferOp getVScaleOp();
@@ -244,7 +257,7 @@ def KVCache_GetCacheOp : KVCache_Op<"get_cache", [Pure, DeclareOpInterfaceMethod
   let hasVerifier = 0;
 }
 
-def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, AttrSizedOperandSegments, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "handle to a declared cache whose memory the caller holds";
   let description = [{
     The same handle as `kvcache.get_cache` gives, made from buffers:
@@ -256,6 +269,7 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMeth
     | `lengths` | `[max_sequences]` i32 | tokens in the cache, the new ones included |
     | `query_start` | `[max_sequences + 1]` i32 | first row of each sequence in this step |
     | `slots` | `[max_tokens]` i64 | where each row is written; negative: nowhere |
+    | `k_scales`, `v_scales` | `[num_pages, page_size, KV heads]` f32, contiguous | of a cache with `token_scales` |
 
     Constraints:
 
@@ -264,7 +278,9 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMeth
     * (C3) the strides of the pages, where static, are those of the cache's layout;
     * (C4) `query_start` has one entry more than `lengths`, and the page table one
       row for each entry of `lengths`, where these sizes are static;
-    * (C5) both pages of a latent cache are the same value.
+    * (C5) both pages of a latent cache are the same value;
+    * (C6) there are `token_scales` just when the cache has them, contiguous and
+      of its page size and KV heads.
 
     Example:
 
@@ -289,12 +305,15 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, DeclareOpInterfaceMeth
     MemRefRankOf<[I32], [2]>:$page_table,
     MemRefRankOf<[I32], [1]>:$lengths,
     MemRefRankOf<[I32], [1]>:$query_start,
-    MemRefRankOf<[I64], [1]>:$slots
+    MemRefRankOf<[I64], [1]>:$slots,
+    Optional<MemRefRankOf<[F32], [3]>>:$k_scales,
+    Optional<MemRefRankOf<[F32], [3]>>:$v_scales
   );
   let results = (outs KVCache_CacheType:$handle);
   let assemblyFormat = [{
     $cache `pages` `(` $k_pages `,` $v_pages `)` `page_table` `(` $page_table `)` `lengths` `(` $lengths `)`
-    `query_start` `(` $query_start `)` `slots` `(` $slots `)` attr-dict `:`
+    `query_start` `(` $query_start `)` `slots` `(` $slots `)`
+    (`token_scales` `(` $k_scales^ `,` $v_scales `:` type($k_scales) `,` type($v_scales) `)`)? attr-dict `:`
     type($k_pages) `,` type($v_pages) `,` type($page_table) `,` type($lengths) `,` type($query_start) `,` type($slots)
     `->` type($handle)
   }];
@@ -326,7 +345,8 @@ def KVCache_WithPagesOp : KVCache_Op<"with_pages", [
       type, page size, KV heads and head dim;
     * (C3) `query_start` has one entry more than `lengths`, and the page table
       one row for each entry of `lengths`, where these sizes are static;
-    * (C4) the results have the types of the pages, and then of what is yielded.
+    * (C4) the results have the types of the pages, and then of what is yielded;
+    * (C5) the cache has no `token_scales`, which are no pages.
 
     Example:
 
@@ -614,6 +634,10 @@ def KVCache_WriteOp : KVCache_WritingOp<"write"> {
     finite value (infinities saturate, NaN stays NaN), rounded to nearest even.
     Into other caches rows are converted.
 
+    Into a cache with `token_scales` `code = convert(clamp(x * (1 / s)))` with
+    the row's own scale `s` of a KV head, in f32, the reciprocal and the product
+    each rounded; `s` goes to the same slot of the side tensors.
+
     With a `rope` table the first `R` (rotary dim) elements of each key are
     rotated by the angles of the row's position before that; values are not.
     Row `p` of the table holds the cosines of the `R / 2` angles of position
@@ -737,7 +761,8 @@ def KVCache_CopyPagesOp : KVCache_Op<"copy_pages", [
 
     Constraints:
 
-    * (C1) a pair has two entries.
+    * (C1) a pair has two entries;
+    * (C2) the cache has no `token_scales`, which are not in its pages.
 
     Example:
 
@@ -788,6 +813,9 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention", [
         S = soft_cap * tanh(S / soft_cap)              when soft_cap is given
         S = S + alibi_slopes[h] * (key - p)            when slopes are given
         O = v_scale * (softmax(S) . Vcode) / o_scale
+
+    Over a cache with `token_scales` `k_scale` and `v_scale` are those of the
+    key's token and KV head.
 
     `sinks[h]` is one more score in the softmax, without a value: it joins the
     maximum and the denominator. Queries that are FP8 codes have the scale

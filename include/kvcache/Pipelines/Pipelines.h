@@ -23,7 +23,7 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
   Option<std::string> kvCacheDtype{
       *this, "kv-cache-dtype",
       llvm::cl::desc("Element type of caches: auto, fp8, fp8_e4m3, fp8_e5m2, "
-                     "float16, bfloat16"),
+                     "fp8_per_token_head, float16, bfloat16"),
       llvm::cl::init("auto")};
   ListOption<std::string> skipLayers{
       *this, "kv-cache-dtype-skip-layers",

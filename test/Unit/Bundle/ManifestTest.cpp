@@ -866,6 +866,43 @@ TEST(ManifestTest, ARopeTableFitsItsLayer) {
   }));
 }
 
+TEST(ManifestTest, ScalesOfTokensFitTheirPages) {
+  Manifest manifest = sample();
+  Layer &layer = manifest.layers[0];
+  for (auto [name, member] : {std::pair("ks", &layer.buffers.kScales),
+                              {"vs", &layer.buffers.vScales}}) {
+    Buffer buffer;
+    buffer.name = *member = name;
+    buffer.role = BufferRole::Cache;
+    buffer.elementType = ElementType::F32;
+    buffer.shape = {manifest.capacities.numPages, layer.pageSize,
+                    layer.kvHeads};
+    buffer.strides = contiguousStrides(buffer.shape);
+    buffer.bytes = *spanBytes(buffer);
+    buffer.access = BufferAccess::ReadWrite;
+    manifest.buffers.push_back(buffer);
+  }
+  std::string without = layer.compatibility;
+  layer.compatibility = cacheCompatibility(layer);
+  EXPECT_NE(layer.compatibility, without);
+  ASSERT_FALSE(bool(validateManifest(manifest)))
+      << validateManifest(manifest).message();
+  Expected<Manifest> again = parseManifest(writeManifest(manifest));
+  ASSERT_TRUE(bool(again)) << again.message();
+  EXPECT_EQ(again->layers[0].buffers.vScales, "vs");
+  auto refused = [&](std::function<void(Manifest &)> edit) {
+    Manifest other = manifest;
+    edit(other);
+    return bool(validateManifest(other));
+  };
+  EXPECT_TRUE(refused([](Manifest &m) { m.layers[0].buffers.vScales = ""; }));
+  EXPECT_TRUE(refused([](Manifest &m) {
+    bufferNamed(m, "ks").elementType = ElementType::I32;
+  }));
+  EXPECT_TRUE(
+      refused([](Manifest &m) { m.layers[0].buffers.kScales = "other"; }));
+}
+
 TEST(ManifestTest, CompatibilityFollowsEveryFact) {
   Layer layer = sample().layers[0];
   std::string digest = cacheCompatibility(layer);
