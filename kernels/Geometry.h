@@ -245,6 +245,30 @@ constexpr int elementwiseGrid(long long elements) {
                           (threadsPerCta * writeElements));
 }
 
+/// Whether the rows of a pool lie apart with these strides of page, token and
+/// head, in units of `width`, the size of a row. The dimension with the smaller
+/// stride lies inside the other.
+constexpr bool rowsAreApart(long long pageStride, long long tokenStride,
+                            long long headStride, long long pageSize,
+                            long long kvHeads, long long width) {
+  // No pool is that large; sums and products stay far from 2^63.
+  constexpr long long most = 1ll << 36;
+  if (pageStride <= 0 || tokenStride <= 0 || headStride <= 0 ||
+      pageStride > most || tokenStride > most || headStride > most)
+    return false;
+  const bool headsInside = headStride <= tokenStride;
+  const long long inner = headsInside ? headStride : tokenStride,
+                  outer = headsInside ? tokenStride : headStride,
+                  innerSize = headsInside ? kvHeads : pageSize,
+                  outerSize = headsInside ? pageSize : kvHeads;
+  if (innerSize > 1 && inner < width)
+    return false;
+  const long long extent = width + inner * (innerSize - 1);
+  if (outerSize > 1 && outer < extent)
+    return false;
+  return pageStride >= extent + outer * (outerSize - 1);
+}
+
 /// 16-byte units of the rows of a page.
 [[gnu::always_inline]] constexpr inline int copyUnits(int kvHeads, int rowBytes,
                                                       int pageSize) {

@@ -152,12 +152,12 @@ KVCACHE_EXPORT kvcache_merge_states(const void *a, const float *lse_a,
 // and strides, in bytes, are multiples of 16. Grid copyPagesGrid, 128 threads.
 KVCACHE_EXPORT kvcache_copy_pages(void *k_pages, void *v_pages,
                                   const long long *pairs, long long num_pages,
+                                  long long k_page_stride, int k_token_stride,
+                                  int k_head_stride, long long v_page_stride,
+                                  int v_token_stride, int v_head_stride,
                                   // structural constants
                                   int arch, int kv_heads, int page_size,
-                                  int k_row_bytes, long long k_page_stride,
-                                  int k_token_stride, int k_head_stride,
-                                  int v_row_bytes, long long v_page_stride,
-                                  int v_token_stride, int v_head_stride) {
+                                  int k_row_bytes, int v_row_bytes) {
   (void)arch;
   int unit = static_cast<int>(ptx::ctaY()) * threadsPerCta + ptx::threadX();
   i64 pair = ptx::ctaX();

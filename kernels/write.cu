@@ -185,31 +185,17 @@ KVCACHE_DEVICE void writeScaled16(int arch, int type, const u8 *from, u8 *to,
     ptx::storeF32(reinterpret_cast<float *>(scales), scale);
 }
 
-} // namespace kernels
-} // namespace kvcache
-
-using namespace kvcache::kernels;
-
-// k, v [max_tokens][kv_heads][head_dim] of in_type, contiguous, 16-byte
-// aligned; slots [max_tokens]: page * page_size + offset. A slot below 0 skips
-// its row, one at or past num_slots is ignored. Strides in bytes, multiples of
-// 16. With per_head a CTA writes KV head blockIdx.y, whose scales it is given.
-// With a rotary_dim the first elements of keys are rotated: table
-// [rope_positions][rotary_dim] of f32, 16-byte aligned, positions [max_tokens];
-// a row whose position is outside the table is skipped.
-// Grid (writeGrid, writeGridY, 1), 128 threads, no shared memory.
-KVCACHE_EXPORT
-kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
-              const long long *slots, const void *rope_table,
-              const long long *positions, float k_scale, float v_scale,
-              int max_tokens, long long num_slots,
-              // structural constants
-              int arch, int in_type, int cache_type, int kv_heads, int head_dim,
-              int page_size, long long k_page_stride, int k_token_stride,
-              int k_head_stride, long long v_page_stride, int v_token_stride,
-              int v_head_stride, int k_scale_is_pow2, int v_scale_is_pow2,
-              int per_head, int rotary_dim, int rope_interleaved,
-              int rope_positions) {
+/// The kernel: see kvcache_write.
+KVCACHE_DEVICE void
+writeRows(const void *k, const void *v, void *k_pages, void *v_pages,
+          const long long *slots, const void *rope_table,
+          const long long *positions, float k_scale, float v_scale,
+          int max_tokens, long long num_slots, int arch, int in_type,
+          int cache_type, int kv_heads, int head_dim, int page_size,
+          i64 k_page_stride, int k_token_stride, int k_head_stride,
+          i64 v_page_stride, int v_token_stride, int v_head_stride,
+          int k_scale_is_pow2, int v_scale_is_pow2, int per_head,
+          int rotary_dim, int rope_interleaved, int rope_positions) {
   const int heads = per_head ? 1 : kv_heads; // of a CTA
   const int units = writeUnits(heads, head_dim), half = units / 2;
   const int tokens = writeTokensPerCta(heads, head_dim);
@@ -262,6 +248,58 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
       write16(arch, cache_type, in_type, from, to, k_scale,
               k_scale_is_pow2 != 0);
   }
+}
+
+} // namespace kernels
+} // namespace kvcache
+
+using namespace kvcache::kernels;
+
+// k, v [max_tokens][kv_heads][head_dim] of in_type, contiguous, 16-byte
+// aligned; slots [max_tokens]: page * page_size + offset. A slot below 0 skips
+// its row, one at or past num_slots is ignored. Strides in bytes, multiples of
+// 16. With per_head a CTA writes KV head blockIdx.y, whose scales it is given.
+// With a rotary_dim the first elements of keys are rotated: table
+// [rope_positions][rotary_dim] of f32, 16-byte aligned, positions [max_tokens];
+// a row whose position is outside the table is skipped.
+// Grid (writeGrid, writeGridY, 1), 128 threads, no shared memory.
+KVCACHE_EXPORT
+kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
+              const long long *slots, const void *rope_table,
+              const long long *positions, float k_scale, float v_scale,
+              int max_tokens, long long num_slots,
+              // structural constants
+              int arch, int in_type, int cache_type, int kv_heads, int head_dim,
+              int page_size, long long k_page_stride, int k_token_stride,
+              int k_head_stride, long long v_page_stride, int v_token_stride,
+              int v_head_stride, int k_scale_is_pow2, int v_scale_is_pow2,
+              int per_head, int rotary_dim, int rope_interleaved,
+              int rope_positions) {
+  writeRows(k, v, k_pages, v_pages, slots, rope_table, positions, k_scale,
+            v_scale, max_tokens, num_slots, arch, in_type, cache_type, kv_heads,
+            head_dim, page_size, k_page_stride, k_token_stride, k_head_stride,
+            v_page_stride, v_token_stride, v_head_stride, k_scale_is_pow2,
+            v_scale_is_pow2, per_head, rotary_dim, rope_interleaved,
+            rope_positions);
+}
+
+// The same with strides of the pages that are not known before the launch.
+KVCACHE_EXPORT kvcache_write_strided(
+    const void *k, const void *v, void *k_pages, void *v_pages,
+    const long long *slots, const void *rope_table, const long long *positions,
+    float k_scale, float v_scale, int max_tokens, long long num_slots,
+    long long k_page_stride, int k_token_stride, int k_head_stride,
+    long long v_page_stride, int v_token_stride, int v_head_stride,
+    // structural constants
+    int arch, int in_type, int cache_type, int kv_heads, int head_dim,
+    int page_size, int k_scale_is_pow2, int v_scale_is_pow2, int per_head,
+    int rotary_dim, int rope_interleaved, int rope_positions) {
+  writeRows(k, v, k_pages, v_pages, slots, rope_table, positions, k_scale,
+            v_scale, max_tokens, num_slots, arch, in_type, cache_type, kv_heads,
+            head_dim, page_size, k_page_stride, k_token_stride, k_head_stride,
+            v_page_stride, v_token_stride, v_head_stride, k_scale_is_pow2,
+            v_scale_is_pow2, per_head, rotary_dim, rope_interleaved,
+            rope_positions);
 }
 
 // latent [max_tokens][latent_dim] and rope [max_tokens][rope_dim] of in_type,

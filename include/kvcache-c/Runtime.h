@@ -184,6 +184,14 @@ KVCACHE_API size_t kvcacheBundleBufferCount(const KvcacheBundle *bundle);
 KVCACHE_API KvcacheStatus kvcacheBundleBuffer(const KvcacheBundle *bundle,
                                               size_t index,
                                               KvcacheBufferInfo *out);
+/** Gives a cache other strides, in elements: of page, token, head, and 1. They
+ * are those of the memory that will be bound, of which `bytes` then says how
+ * much. Needs a bundle that was compiled with runtime-strides, and comes before
+ * the first program of the bundle. An error changes nothing. */
+KVCACHE_API KvcacheStatus kvcacheBundleSetStrides(KvcacheBundle *bundle,
+                                                  const char *buffer,
+                                                  const int64_t *strides,
+                                                  uint32_t rank);
 /** Index of a buffer by name, or -1. */
 KVCACHE_API int64_t kvcacheBundleFindBuffer(const KvcacheBundle *bundle,
                                             const char *name);

@@ -5,6 +5,7 @@
 #include "kvcache/Support/Json.h"
 #include "kvcache/Support/Sha256.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -349,6 +350,106 @@ std::optional<int64_t> capacityConstant(std::string_view formula,
   if (formula == "num_pages * page_size")
     return sizes.numPages * pageSize;
   return std::nullopt;
+}
+
+std::optional<int64_t> strideConstant(std::string_view formula,
+                                      const Manifest &manifest,
+                                      const Layer &layer) {
+  constexpr std::string_view names[] = {"_page_stride", "_token_stride",
+                                        "_head_stride"};
+  for (char side : {'k', 'v'})
+    for (size_t dim = 0; dim < std::size(names); ++dim)
+      if (formula == side + std::string(names[dim])) {
+        const Buffer *cache = manifest.findBuffer(
+            side == 'k' ? layer.buffers.kCache : layer.buffers.vCache);
+        if (!cache || cache->strides.size() != 4)
+          return std::nullopt;
+        return cache->strides[dim] * elementTypeBytes(cache->elementType);
+      }
+  return std::nullopt;
+}
+
+/// `strides:` and those of page, token and head of K, and of V if they differ.
+static std::string layoutText(const Manifest &manifest, const Layer &layer) {
+  auto text = [&](const std::string &name) {
+    std::string numbers;
+    const std::vector<int64_t> &strides = manifest.findBuffer(name)->strides;
+    for (size_t i = 0; i < 3; ++i)
+      numbers += (i ? "," : "") + std::to_string(strides[i]);
+    return numbers;
+  };
+  std::string k = text(layer.buffers.kCache), v = text(layer.buffers.vCache);
+  return "strides:" + k + (k == v ? "" : ";" + v);
+}
+
+Error setStrides(Manifest &manifest, const std::string &name,
+                 const std::vector<int64_t> &strides) {
+  Manifest changed = manifest;
+  auto buffer = std::find_if(
+      changed.buffers.begin(), changed.buffers.end(),
+      [&](const Buffer &candidate) { return candidate.name == name; });
+  if (buffer == changed.buffers.end() || buffer->role != BufferRole::Cache ||
+      buffer->shape.size() != 4)
+    return makeError(name + ": expected the name of a cache of 4 dimensions");
+  if (buffer->offsetIn)
+    return makeError(name + ": is a view of " + buffer->offsetIn->buffer +
+                     ", whose strides are fixed; compile with another "
+                     "kv-layout than packed, and bind both halves");
+  int64_t bytes = elementTypeBytes(buffer->elementType);
+  bool isLegal = strides.size() == 4 && strides[3] == 1 &&
+                 kernels::rowsAreApart(strides[0], strides[1], strides[2],
+                                       buffer->shape[1], buffer->shape[2],
+                                       buffer->shape[3]) &&
+                 std::max(strides[1], strides[2]) * bytes <= INT32_MAX;
+  for (size_t i = 0; isLegal && i < 3; ++i)
+    isLegal = strides[i] * bytes % 16 == 0;
+  if (!isLegal) {
+    std::string found;
+    for (int64_t stride : strides)
+      found += (found.empty() ? "" : ", ") + std::to_string(stride);
+    return makeError(name +
+                     ": expected strides of page, token, head and 1, multiples "
+                     "of 16 bytes, tokens and heads below 2 GiB, with which no "
+                     "row overlaps another, found [" +
+                     found + "]");
+  }
+  buffer->strides = strides;
+  std::optional<uint64_t> span = spanBytes(*buffer);
+  buffer->bytes = span.value_or(0);
+  for (Layer &layer : changed.layers)
+    if (layer.buffers.kCache == name || layer.buffers.vCache == name) {
+      layer.layout = layoutText(changed, layer);
+      layer.compatibility = cacheCompatibility(layer);
+    }
+  for (Target &target : changed.targets)
+    for (Launch &launch : target.launches) {
+      bool isUsed =
+          std::any_of(launch.arguments.begin(), launch.arguments.end(),
+                      [&](const Argument &argument) {
+                        return argument.kind == Argument::Kind::Buffer &&
+                               argument.buffer == name;
+                      });
+      if (!isUsed)
+        continue;
+      const Layer *layer = changed.findLayer(launch.layer);
+      bool takesStrides = false;
+      for (Argument &argument : launch.arguments)
+        if (std::optional<int64_t> stride =
+                layer ? strideConstant(argument.from, changed, *layer)
+                      : std::nullopt) {
+          argument.integer = *stride;
+          takesStrides = true;
+        }
+      if (!takesStrides)
+        return makeError(name + ": kernel " + launch.kernel +
+                         " has the strides of its pages in its code; compile "
+                         "with runtime-strides (caches of keys and values "
+                         "only)");
+    }
+  if (Error error = validateManifest(changed))
+    return error;
+  manifest = std::move(changed);
+  return Error::success();
 }
 
 std::string scaleText(const ManifestScale &scale) {

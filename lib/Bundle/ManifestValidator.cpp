@@ -694,6 +694,8 @@ private:
       argument(index(path + ".arguments", i), entry);
       std::optional<int64_t> expected =
           capacityConstant(entry.from, sizes, layer ? layer->pageSize : 0);
+      if (!expected && layer)
+        expected = strideConstant(entry.from, manifest, *layer);
       if (expected && *expected != entry.integer)
         fail(index(path + ".arguments", i) + ".value",
              "expected " + std::to_string(*expected) + " (" + entry.from +

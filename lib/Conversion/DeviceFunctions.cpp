@@ -25,6 +25,11 @@ static constexpr llvm::StringRef kWriteStructure[] = {"arch",
                                                       "rope_interleaved",
                                                       "rope_positions"};
 
+static constexpr llvm::StringRef kStridedWriteStructure[] = {
+    "arch",     "in_type",    "cache_type",       "kv_heads",
+    "head_dim", "page_size",  "k_scale_is_pow2",  "v_scale_is_pow2",
+    "per_head", "rotary_dim", "rope_interleaved", "rope_positions"};
+
 static constexpr OptionalPointer kWriteOptional[] = {{5, "rotary_dim", 1},
                                                      {6, "rotary_dim", 1}};
 
@@ -64,9 +69,7 @@ static constexpr llvm::StringRef kDequantizeStructure[] = {"arch", "cache_type",
 static constexpr llvm::StringRef kMergeStructure[] = {"arch", "type",
                                                       "head_dim"};
 static constexpr llvm::StringRef kCopyStructure[] = {
-    "arch",          "kv_heads",       "page_size",     "k_row_bytes",
-    "k_page_stride", "k_token_stride", "k_head_stride", "v_row_bytes",
-    "v_page_stride", "v_token_stride", "v_head_stride"};
+    "arch", "kv_heads", "page_size", "k_row_bytes", "v_row_bytes"};
 static constexpr OptionalPointer kCopyOptional[] = {{1, "v_row_bytes", 1}};
 
 static constexpr llvm::StringRef kTokenScaledStructure[] = {"arch",
@@ -117,6 +120,8 @@ static constexpr DeviceFunction kFunctions[] = {
      kWriteStructure},
     {"kvcache_write_token_scaled", LaunchOp::Write, 9, kTokenScaledOptional, 2,
      0, 0, kTokenScaledStructure},
+    {"kvcache_write_strided", LaunchOp::Write, 7, kWriteOptional, 10, 2, 1,
+     kStridedWriteStructure},
     {"kvcache_paged_attention", LaunchOp::PagedAttention, 14,
      kAttentionOptional, 7, 2, 0, kAttentionStructure},
     {"kvcache_paged_attention_strided", LaunchOp::PagedAttention, 14,
@@ -157,7 +162,7 @@ static constexpr DeviceFunction kFunctions[] = {
      0,
      0,
      kMergeStructure},
-    {"kvcache_copy_pages", LaunchOp::CopyPages, 3, kCopyOptional, 1, 0, 0,
+    {"kvcache_copy_pages", LaunchOp::CopyPages, 3, kCopyOptional, 7, 0, 0,
      kCopyStructure},
 };
 

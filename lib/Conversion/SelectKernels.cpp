@@ -56,10 +56,20 @@ struct LaunchBuilder {
   void structural64(int64_t value) {
     structure.push_back(builder.getI64IntegerAttr(value));
   }
-  void strides(ArrayRef<int64_t> page) {
-    structural64(page[0]);
-    structural(page[1]);
-    structural(page[2]);
+  /// Strides of the pages of K and V, in bytes: in the code, or constants that
+  /// follow all others and that the runtime may replace.
+  void strides(ArrayRef<int64_t> page, bool atRunTime) {
+    for (StringRef side : {"k", "v"}) {
+      if (!atRunTime) {
+        structural64(page[0]);
+        structural(page[1]);
+        structural(page[2]);
+        continue;
+      }
+      i64(page[0], (side + "_page_stride").str());
+      i32(page[1], (side + "_token_stride").str());
+      i32(page[2], (side + "_head_stride").str());
+    }
   }
 
   /// A readable name that ends in a digest of the structure: equal structures
@@ -573,10 +583,9 @@ struct SelectKernels
     launch.structural(arch);
     launch.structural(heads);
     launch.structural(page);
-    for (int side = 0; side < 2; ++side) {
-      launch.structural(side < sides ? rowBytes : 0);
-      launch.strides(cache->strides);
-    }
+    launch.structural(rowBytes);
+    launch.structural(sides == 2 ? rowBytes : 0);
+    launch.strides(cache->strides, /*atRunTime=*/true);
     std::string name = launch.name(Twine("copy_pages_h") + Twine(heads) + "_b" +
                                    Twine(rowBytes) + "_p" + Twine(page));
     geometry::Grid grid = geometry::copyPagesGrid(
@@ -666,17 +675,18 @@ struct SelectKernels
     launch.structural(heads);
     launch.structural(dim);
     launch.structural(page);
-    launch.strides(cache->strides);
-    launch.strides(cache->strides);
+    launch.strides(cache->strides, runtimeStrides);
     launch.structural(llvm::all_of(cache->k, isPowerOfTwo));
     launch.structural(llvm::all_of(cache->v, isPowerOfTwo));
     launch.structural(perHead);
     std::string rope = addRope(launch, op);
-    std::string name = launch.name(
-        Twine("write_") + activationName(*input) + "_" +
-        cacheName(cache->type) + "_h" + Twine(heads) + "_d" + Twine(dim) +
-        "_p" + Twine(page) + (perHead ? "_perhead" : "") + rope);
-    replace(op, launch, name, "kvcache_write",
+    std::string name = launch.name(Twine("write_") + activationName(*input) +
+                                   "_" + cacheName(cache->type) + "_h" +
+                                   Twine(heads) + "_d" + Twine(dim) + "_p" +
+                                   Twine(page) + (perHead ? "_perhead" : "") +
+                                   rope + (runtimeStrides ? "_strided" : ""));
+    replace(op, launch, name,
+            runtimeStrides ? "kvcache_write_strided" : "kvcache_write",
             geometry::writeLaunchGrid(cache->maxTokens, heads, dim, perHead), 0,
             0, cache->op.getSymNameAttr());
     return success();
@@ -693,6 +703,11 @@ struct SelectKernels
                                "dim of "
                             << dim << "; up to " << 32 * geometry::writeElements
                             << " are supported";
+    if (runtimeStrides)
+      return op.emitError()
+             << "no write kernel with token scales takes the strides of pages "
+                "at run time; compile without runtime-strides, with a "
+                "kv-layout that says the strides";
     launch.buffers.append({cache.view.getKScales(), cache.view.getVScales()});
     launch.i32(cache.maxTokens, "max_tokens");
     launch.i64(cache.numPages * page, "num_pages * page_size");
@@ -701,8 +716,7 @@ struct SelectKernels
     launch.structural(heads);
     launch.structural(dim);
     launch.structural(page);
-    launch.strides(cache.strides);
-    launch.strides(cache.strides);
+    launch.strides(cache.strides, /*atRunTime=*/false);
     std::string rope = addRope(launch, op);
     std::string name =
         launch.name(Twine("write_token_scaled_") + activationName(input) + "_" +
@@ -874,11 +888,11 @@ struct SelectKernels
     // of a CTA.
     // Tiles that many rows share are converted without scales of tokens.
     const bool tokenScales = cache->op.getTokenScales();
-    int warps =
-        !tokenScales && cache->maxTokens >= kPrefillRows * cache->maxSequences
-            ? geometry::prefillWarps(arch, *query, cache->type, heads, kvHeads,
-                                     dim, page)
-            : 0;
+    int warps = !tokenScales && !runtimeStrides &&
+                        cache->maxTokens >= kPrefillRows * cache->maxSequences
+                    ? geometry::prefillWarps(arch, *query, cache->type, heads,
+                                             kvHeads, dim, page)
+                    : 0;
     // Rows of a sequence that share the loads of K and V, and the tuning.
     int rows =
         warps
@@ -1041,8 +1055,7 @@ struct SelectKernels
     launch.structural(kvHeads);
     launch.structural(dim);
     launch.structural(page);
-    launch.strides(cache->strides);
-    launch.strides(cache->strides);
+    launch.strides(cache->strides, runtimeStrides);
     std::string readable =
         (Twine(activationName(*query)) + "_" + cacheName(cache->type) +
          (*out != *query ? Twine("_to_") + activationName(*out) : Twine()) +
@@ -1051,6 +1064,7 @@ struct SelectKernels
          (op.getSoftCap() ? "_cap" : "") + (op.getSinks() ? "_sinks" : "") +
          (op.getAlibiSlopes() ? "_alibi" : "") +
          (tokenScales ? "_tokenscales" : "") + (perHead ? "_perhead" : "") +
+         (runtimeStrides ? "_strided" : "") +
          (mathOfLayer == geometry::MathFP8 ? "_fp8math" : ""))
             .str();
     auto addFeatures = [&] {
@@ -1138,7 +1152,9 @@ struct SelectKernels
                   geometry::warpsPerCta * tuning.tile);
     remark << ", grid " << gridX << " x " << gridY << " x " << split.numSplits
            << ", " << shared << " bytes of shared memory";
-    replace(op, launch, name, "kvcache_paged_attention",
+    replace(op, launch, name,
+            runtimeStrides ? "kvcache_paged_attention_strided"
+                           : "kvcache_paged_attention",
             geometry::attentionLaunchGrid(cache->maxTokens, cache->maxSequences,
                                           heads, kvHeads, dim, rows,
                                           split.numSplits),

@@ -1,5 +1,6 @@
 //===- KVCacheOps.cpp - Verifiers, parsers and effects of the ops ---------===//
 
+#include "../../kernels/Geometry.h"
 #include "kvcache/IR/KVCache.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/Interfaces/FunctionImplementation.h"
@@ -238,23 +239,10 @@ SmallVector<int64_t, 4> CacheOp::getPageStrides() {
 }
 
 bool CacheOp::acceptsStrides(ArrayRef<int64_t> strides) {
-  // No pool is that large; sums and products stay far from 2^63.
-  constexpr int64_t most = int64_t(1) << 36;
-  if (llvm::any_of(strides, [](int64_t s) { return s <= 0 || s > most; }))
-    return false;
-  int64_t pageSize = getGroupOp().getPageSize(),
-          heads = getCacheType().getNumHeads();
-  // The dimension with the smaller stride lies inside the other.
-  std::pair<int64_t, int64_t> dims[] = {{strides[2], heads},
-                                        {strides[1], pageSize}};
-  llvm::sort(dims);
-  int64_t extent = getCacheType().getRowWidth();
-  for (auto [stride, size] : dims) {
-    if (size > 1 && stride < extent)
-      return false;
-    extent += stride * (size - 1);
-  }
-  return strides[0] >= extent;
+  CacheType type = getCacheType();
+  return ::kvcache::kernels::rowsAreApart(
+      strides[0], strides[1], strides[2], getGroupOp().getPageSize(),
+      type.getNumHeads(), type.getRowWidth());
 }
 
 std::string CacheOp::getLayoutText() {

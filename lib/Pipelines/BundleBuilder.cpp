@@ -123,6 +123,8 @@ void BundleBuilder::addOptions() {
   map["scale-policy"] = std::string(options.scalePolicy);
   map["kv-layout"] = std::string(options.kvLayout);
   map["math"] = std::string(options.math);
+  if (options.runtimeStrides)
+    map["runtime-strides"] = int64_t(1);
   for (auto group : module.getOps<CacheGroupOp>())
     map["page-size"] = static_cast<int64_t>(group.getPageSize());
   auto list = [&](StringRef name, ArrayRef<std::string> values) {

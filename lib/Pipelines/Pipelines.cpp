@@ -148,6 +148,7 @@ void mlir::kvcache::buildSelectionPipeline(OpPassManager &pm,
   select.target = options.target;
   select.math = options.math;
   select.tune = llvm::to_vector(options.tune);
+  select.runtimeStrides = options.runtimeStrides;
   pm.addPass(createSelectKernels(select));
 
   VerifyCapturableOptions capture;

@@ -14,6 +14,8 @@ using namespace kvcache;
 
 struct KvcacheBundle {
   Bundle bundle;
+  /// Shared with the programs, which read the manifest.
+  std::shared_ptr<int> users = std::make_shared<int>();
 };
 
 struct KvcacheDevice {
@@ -44,6 +46,7 @@ struct SegmentLaunches {
 
 struct KvcacheProgram {
   const Bundle *bundle = nullptr;
+  std::shared_ptr<int> user; // of the bundle
   Backend *backend = nullptr;
   const Program *program = nullptr;
   const Target *target = nullptr;
@@ -186,7 +189,8 @@ const char *kvcacheStatusName(KvcacheStatus status) {
 static Outcome takeBundle(Expected<Bundle> opened, KvcacheBundle **bundle) {
   if (!opened)
     return {KVCACHE_INVALID_BUNDLE, opened.message()};
-  *bundle = new KvcacheBundle{std::move(*opened)};
+  *bundle = new KvcacheBundle();
+  (*bundle)->bundle = std::move(*opened);
   return {};
 }
 
@@ -341,6 +345,25 @@ KvcacheStatus kvcacheBundleBuffer(const KvcacheBundle *bundle, size_t index,
     out->bytes = buffer.bytes;
     out->viewOf = buffer.offsetIn ? buffer.offsetIn->buffer.c_str() : nullptr;
     out->viewOffset = buffer.offsetIn ? buffer.offsetIn->offset : 0;
+    return {};
+  });
+}
+
+KvcacheStatus kvcacheBundleSetStrides(KvcacheBundle *bundle, const char *buffer,
+                                      const int64_t *strides, uint32_t rank) {
+  return guard(__func__, [&]() -> Outcome {
+    if (!bundle || !buffer || !strides)
+      return isNull(!bundle ? "bundle" : buffer ? "strides" : "buffer");
+    if (bundle->users.use_count() > 1)
+      return invalid("bundle: a program of it is open; set strides before "
+                     "kvcacheProgramCreate");
+    if (rank > KVCACHE_MAX_RANK)
+      return invalid("rank: expected at most " +
+                     std::to_string(KVCACHE_MAX_RANK) + ", found " +
+                     std::to_string(rank));
+    if (Error error = setStrides(bundle->bundle.manifest, buffer,
+                                 std::vector<int64_t>(strides, strides + rank)))
+      return invalid(error.message());
     return {};
   });
 }
@@ -588,6 +611,7 @@ KvcacheStatus kvcacheProgramCreate(const KvcacheBundle *bundle,
     *program = nullptr;
     auto plan = std::make_unique<KvcacheProgram>();
     plan->bundle = &bundle->bundle;
+    plan->user = bundle->users;
     plan->backend = device->backend.get();
     Expected<const Program *> chosen =
         plan->manifest().chooseProgram(name ? name : "");

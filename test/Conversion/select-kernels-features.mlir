@@ -1,4 +1,5 @@
 // RUN: kvcache-opt %s --split-input-file --kvcache-select-kernels=target=sm_90 2>/dev/null | FileCheck %s
+// RUN: kvcache-opt %s --split-input-file "--kvcache-select-kernels=target=sm_90 runtime-strides" 2>/dev/null | FileCheck %s --check-prefix=STRIDED
 
 // What is not a plain e4m3 cache with one scale: each becomes a variant of the same kernels.
 
@@ -227,7 +228,9 @@ kvcache.program @kvcache.main(
 // Copies of pages, as many as the pool has pages, and a merge of partials.
 
 // CHECK:      kvcache.launch @copy_pages_h2_b128_p16_{{[0-9a-f]+}} of "kvcache_copy_pages" grid [7, 4, 1] block [128, 1, 1] shared 0 args(
-// CHECK-SAME:   constants [7] origins ["num_pages"] structure [90 : i32, 2 : i32, 16 : i32, 128 : i32, 4096, 256 : i32, 128 : i32, 128 : i32, 4096, 256 : i32, 128 : i32] layer "layer0"
+// CHECK-SAME:   constants [7, 4096, 256 : i32, 128 : i32, 4096, 256 : i32, 128 : i32]
+// CHECK-SAME:   origins ["num_pages", "k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride"]
+// CHECK-SAME:   structure [90 : i32, 2 : i32, 16 : i32, 128 : i32, 128 : i32] layer "layer0"
 // CHECK:      kvcache.launch @merge_states_bf16_d64_{{[0-9a-f]+}} of "kvcache_merge_states" grid [1, 1, 1] block [128, 1, 1] shared 0 args(
 // CHECK-SAME:   constants [32 : i32] origins ["tokens * query heads"] structure [90 : i32, 1 : i32, 64 : i32]
 
@@ -258,7 +261,7 @@ kvcache.program @kvcache.main(
 // Padded pages: strides are structure, as those of any layout.
 
 // CHECK:      kvcache.launch @copy_pages_h2_b64_p16_
-// CHECK-SAME:   structure [90 : i32, 2 : i32, 16 : i32, 64 : i32, 2592, 160 : i32, 80 : i32, 64 : i32, 2592, 160 : i32, 80 : i32]
+// CHECK-SAME:   constants [7, 2592, 160 : i32, 80 : i32, 2592, 160 : i32, 80 : i32]
 // CHECK:      kvcache.launch @write_bf16_e4m3_h2_d64_p16_
 // CHECK-SAME:   16 : i32, 2592, 160 : i32, 80 : i32, 2592, 160 : i32, 80 : i32,
 // CHECK:      kvcache.launch @paged_attention_bf16_e4m3_h4x2_d64_p16_
@@ -285,3 +288,12 @@ kvcache.program @kvcache.main(
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
   }
 }
+
+// The same with strides that the runtime may replace.
+
+// STRIDED-LABEL: kvcache.cache @layer0 {{.*}} layout strides
+// STRIDED:      kvcache.launch @write_bf16_e4m3_h2_d64_p16_strided_{{[0-9a-f]+}} of "kvcache_write_strided"
+// STRIDED-SAME:   constants [1.250000e-02 : f32, 1.000000e+00 : f32, 8 : i32, 112, 2592, 160 : i32, 80 : i32, 2592, 160 : i32, 80 : i32]
+// STRIDED:      kvcache.launch @paged_attention_bf16_e4m3_h4x2_d64_p16_strided_{{[0-9a-f]+}} of "kvcache_paged_attention_strided"
+// STRIDED-SAME:   0 : i32, 2592, 160 : i32, 80 : i32, 2592, 160 : i32, 80 : i32]
+// STRIDED-SAME:   "no window", "k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride"]

@@ -21,8 +21,7 @@ def main():
             kernels[f"merge_{arch}_{t}"] = ("kvcache_merge_states", dict(arch=arch, type=t, head_dim=80))
         # Keys of 3 heads of 80 bytes in pages of 4 tokens with gaps, values of 32 bytes with the tokens inside.
         kernels[f"copy_{arch}"] = ("kvcache_copy_pages", dict(
-            arch=arch, kv_heads=3, page_size=4, k_row_bytes=80, k_page_stride=2064, k_token_stride=512, k_head_stride=96,
-            v_row_bytes=32, v_page_stride=384, v_token_stride=32, v_head_stride=128))
+            arch=arch, kv_heads=3, page_size=4, k_row_bytes=80, v_row_bytes=32))
     modules = {}
     for arch in ARCHES:
         built = {n: suite.builder.elementwise(n, f, **v) for n, (f, v) in kernels.items() if v["arch"] == arch}
@@ -103,7 +102,8 @@ def main():
         for want, shape, strides in zip(wanted, ((9, 4, 3, 80), (9, 4, 3, 32)), ((2064, 512, 96, 1), (384, 32, 128, 1))):
             rows = np.lib.stride_tricks.as_strided(want, shape, strides)
             rows[[5, 8, 7]] = rows[[0, 3, 0]]
-        findings = launch(f"copy_{arch}", (len(pairs), 3, 1), *((pool, True) for pool in pools), pairs, np.int64(9))
+        findings = launch(f"copy_{arch}", (len(pairs), 3, 1), *((pool, True) for pool in pools), pairs, np.int64(9),
+                          np.int64(2064), np.int32(512), np.int32(96), np.int64(384), np.int32(32), np.int32(128))
         suite.check(f"copy pages sm_{arch}", findings + [f"page {p} differs" for pool, want in zip(pools, wanted)
                                                          for p in range(9) if (pool[p] != want[p]).any()])
     suite.finish()

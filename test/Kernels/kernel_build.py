@@ -227,10 +227,10 @@ ELEMENTWISE = {
                            [("arch", "i32"), ("cache_type", "i32"), ("out_type", "i32")]),
     "kvcache_merge_states": ([("a", "p"), ("lse_a", "p"), ("b", "p"), ("lse_b", "p"), ("out", "p"), ("lse", "p"), ("rows", "i32")],
                              [("arch", "i32"), ("type", "i32"), ("head_dim", "i32")]),
-    "kvcache_copy_pages": ([("k_pages", "p"), ("v_pages", "p"), ("pairs", "p"), ("num_pages", "i64")],
-                           [("arch", "i32"), ("kv_heads", "i32"), ("page_size", "i32")] +
-                           [(f"{side}_{what}", "i64" if what == "page_stride" else "i32") for side in "kv"
-                            for what in ("row_bytes", "page_stride", "token_stride", "head_stride")]),
+    "kvcache_copy_pages": ([("k_pages", "p"), ("v_pages", "p"), ("pairs", "p"), ("num_pages", "i64")] +
+                           [(f"{side}_{what}_stride", "i64" if what == "page" else "i32") for side in "kv"
+                            for what in ("page", "token", "head")],
+                           [(name, "i32") for name in ("arch", "kv_heads", "page_size", "k_row_bytes", "v_row_bytes")]),
 }
 
 

@@ -159,6 +159,11 @@ static cl::opt<std::string>
              cl::value_desc("nhd|hnd|packed|strides:P,T,H"),
              cl::desc("Order of a page in memory (default: nhd)"),
              cl::cat(capacityCategory));
+static cl::opt<bool> runtimeStrides(
+    "runtime-strides",
+    cl::desc("Take the strides of pages from the buffers that are bound; "
+             "kv-layout is their default"),
+    cl::cat(capacityCategory));
 static cl::opt<int64_t>
     maxTokens("max-tokens", cl::init(0), cl::value_desc("N"),
               cl::desc("Rows of one step, over all sequences (default: those "
@@ -366,6 +371,7 @@ int main(int argc, char **argv) {
   options.window = window.getValue();
   options.pageSize = pageSize.getValue();
   options.kvLayout = kvLayout.getValue();
+  options.runtimeStrides = runtimeStrides.getValue();
   options.maxTokens = maxTokens.getValue();
   options.maxSequences = maxSequences.getValue();
   options.maxPagesPerSequence = maxPagesPerSequence.getValue();

@@ -113,6 +113,27 @@ std::string parseDevice(CommandLine &into) {
   return "";
 }
 
+/// Takes NAME=PAGE,TOKEN,HEAD apart; returns what is wrong, or an empty string.
+std::string parseStrides(const std::string &text, CommandLine &into) {
+  size_t equals = text.find('=');
+  std::vector<int64_t> strides;
+  for (size_t at = equals; at < text.size();) {
+    size_t end = std::min(text.find(',', at + 1), text.size());
+    std::string number = text.substr(at + 1, end - at - 1);
+    if (number.empty() || number.size() > 15 ||
+        number.find_first_not_of("0123456789") != std::string::npos)
+      break;
+    strides.push_back(std::stoll(number));
+    at = end;
+    if (end == text.size() && strides.size() == 3) {
+      strides.push_back(1);
+      into.strides.push_back({text.substr(0, equals), std::move(strides)});
+      return "";
+    }
+  }
+  return "--strides: expected NAME=PAGE,TOKEN,HEAD, found \"" + text + "\"";
+}
+
 int usageError(const std::string &message) {
   std::cerr << "kvcache-run: error: " << message
             << "\nkvcache-run --help lists the options\n";
@@ -137,7 +158,7 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
   };
   std::vector<std::string> checkNames = {"all"};
   std::string fill, countersAs;
-  std::vector<std::string> lengths;
+  std::vector<std::string> lengths, strides;
   unsigned threads =
       std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
   bool calculateScales = false;
@@ -172,6 +193,11 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
                "With --lengths: NaN in every cache slot outside the\n"
                "lengths, and page ids far outside the pool past the end\n"
                "of each sequence");
+  app.add_option("--strides", strides,
+                 "Strides of a cache's page, token and head in elements,\n"
+                 "of a bundle with runtime-strides; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=P,T,H");
   app.add_option("--replay", into.replay,
                  "Freeze each segment's launches after its first run, and\n"
                  "replay them N times after every run: any bit that\n"
@@ -247,6 +273,9 @@ std::optional<int> parseCommandLine(int argc, char **argv, CommandLine &into) {
   into.json |= countersAs == "json";
   if (std::string problem = parseDevice(into); !problem.empty())
     return usageError(problem);
+  for (const std::string &text : strides)
+    if (std::string problem = parseStrides(text, into); !problem.empty())
+      return usageError(problem);
   if (Expected<std::vector<StepLengths>> steps = parseLengths(lengths))
     into.lengths = std::move(*steps);
   else

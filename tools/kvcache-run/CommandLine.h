@@ -27,6 +27,8 @@ struct CommandLine {
   int ordinal = 0;            // of the card
   std::string driver;         // empty: libcuda.so.1
   std::string trace;          // Chrome trace to write
+  // Of caches, in elements: page, token, head, 1.
+  std::vector<std::pair<std::string, std::vector<int64_t>>> strides;
   std::vector<StepLengths> lengths;
   SyntheticOptions synthetic; // of --lengths
   unsigned replay = 0;

@@ -75,6 +75,9 @@ Error runBundle(const CommandLine &options, RunSummary &summary) {
   Expected<Bundle> bundle = openBundle(options.bundle);
   if (!bundle)
     return bundle.error();
+  for (const auto &[name, strides] : options.strides)
+    if (Error error = setStrides(bundle->manifest, name, strides))
+      return error.withContext("--strides");
   Expected<const Program *> program =
       bundle->manifest.chooseProgram(options.program);
   if (!program)

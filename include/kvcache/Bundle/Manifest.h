@@ -379,6 +379,20 @@ std::optional<int64_t> capacityConstant(std::string_view formula,
                                         const Capacities &sizes,
                                         int64_t pageSize);
 
+/// What a stride of pages that `formula` names is for this layer, in bytes, or
+/// nothing when it names none: "k_page_stride", "v_head_stride", ...
+std::optional<int64_t> strideConstant(std::string_view formula,
+                                      const Manifest &manifest,
+                                      const Layer &layer);
+
+/// Gives a cache buffer other strides, in elements, the last of them 1: those
+/// of the memory that will be bound. Launches, layers and digests follow. An
+/// error that changes nothing: strides with which rows overlap or that are no
+/// multiples of 16 bytes, a view, or kernels with the strides in their code
+/// (compile with runtime-strides).
+Error setStrides(Manifest &manifest, const std::string &buffer,
+                 const std::vector<int64_t> &strides);
+
 /// The scales for people: "0.0123", or "0.0123, 0.0246" for each head.
 std::string scaleText(const ManifestScale &scale);
 

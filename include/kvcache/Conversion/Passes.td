@@ -190,7 +190,9 @@ def SelectKernels : Pass<"kvcache-select-kernels", "::mlir::ModuleOp"> {
   let options = [
     Option<"target", "target", "std::string", "\"sm_90\"", "Chip to select kernels for, such as sm_80 or sm_90">,
     Option<"math", "math", "std::string", "\"f16\"", "Numerics of decode attention: f16, or fp8 (Q and P in e4m3) on sm_89 and sm_120">,
-    ListOption<"tune", "tune", "std::string", "Choices of decode kernels, instead of the cost model's: tile=N, stages=N, unroll=N, rows=N, splits=N">
+    ListOption<"tune", "tune", "std::string", "Choices of decode kernels, instead of the cost model's: tile=N, stages=N, unroll=N, rows=N, splits=N">,
+    Option<"runtimeStrides", "runtime-strides", "bool", "false",
+           "Strides of pages are constants of the launch, which the runtime takes from the buffer that is bound">
   ];
   let statistics = [
     Statistic<"numLaunches", "launches", "launches selected">

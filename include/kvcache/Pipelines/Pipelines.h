@@ -85,6 +85,11 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
       llvm::cl::desc("Order of a page: nhd, hnd, packed, or "
                      "strides:PAGE,TOKEN,HEAD in elements"),
       llvm::cl::init("nhd")};
+  Option<bool> runtimeStrides{
+      *this, "runtime-strides",
+      llvm::cl::desc("Strides of pages come from the buffers that are bound, "
+                     "and kv-layout is their default"),
+      llvm::cl::init(false)};
   Option<int64_t> maxTokens{
       *this, "max-tokens",
       llvm::cl::desc("Rows of one step over all sequences (0: not known)"),

@@ -247,6 +247,55 @@ TEST_F(CAPITest, RefusesACacheWrittenUnderOtherScales) {
                 KVCACHE_INVALID_ARGUMENT);
 }
 
+TEST_F(CAPITest, StridesAreSetBeforePrograms) {
+  open(bundle);
+  const int64_t strides[] = {4096, 160, 80, 1};
+  EXPECT_STATUS(
+      kvcacheBundleSetStrides(rig.opened, "layer0.k_cache", strides, 4),
+      KVCACHE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(kvcacheLastError()).find("a program of it is open"),
+            std::string::npos);
+
+  KvcacheBundle *opened = nullptr;
+  ASSERT_STATUS(openMemory(bundle, &opened), KVCACHE_OK);
+  EXPECT_STATUS(kvcacheBundleSetStrides(opened, "layer0.k_cache", strides, 4),
+                KVCACHE_INVALID_ARGUMENT);
+  EXPECT_NE(
+      std::string(kvcacheLastError()).find("compile with runtime-strides"),
+      std::string::npos);
+  EXPECT_STATUS(kvcacheBundleSetStrides(opened, nullptr, strides, 4),
+                KVCACHE_INVALID_ARGUMENT);
+  EXPECT_STATUS(kvcacheBundleSetStrides(opened, "layer0.k_cache", strides, 99),
+                KVCACHE_INVALID_ARGUMENT);
+  kvcacheBundleClose(opened);
+
+  // Launches that take them as constants.
+  Bundle flexible = bundle;
+  for (Target &target : flexible.manifest.targets)
+    for (Launch &launch : target.launches)
+      launch.arguments.push_back(Argument::ofI64(
+          *strideConstant("k_token_stride", flexible.manifest,
+                          *flexible.manifest.findLayer(launch.layer)),
+          "k_token_stride"));
+  ASSERT_STATUS(openMemory(flexible, &opened), KVCACHE_OK);
+  size_t key = size_t(kvcacheBundleFindBuffer(opened, "layer0.k_cache"));
+  KvcacheBufferInfo before = KVCACHE_INIT(KvcacheBufferInfo), after = before;
+  ASSERT_STATUS(kvcacheBundleBuffer(opened, key, &before), KVCACHE_OK);
+  KvcacheLayerInfo old = KVCACHE_INIT(KvcacheLayerInfo), layer = old;
+  ASSERT_STATUS(kvcacheBundleLayer(opened, 0, &old), KVCACHE_OK);
+  std::string digest = old.compatibility;
+  ASSERT_STATUS(kvcacheBundleSetStrides(opened, "layer0.k_cache", strides, 4),
+                KVCACHE_OK);
+  ASSERT_STATUS(kvcacheBundleBuffer(opened, key, &after), KVCACHE_OK);
+  EXPECT_EQ(after.strides[0], 4096);
+  EXPECT_EQ(after.strides[1], 160);
+  EXPECT_GT(after.bytes, before.bytes);
+  ASSERT_STATUS(kvcacheBundleLayer(opened, 0, &layer), KVCACHE_OK);
+  EXPECT_EQ(std::string(layer.layout), "strides:4096,160,80;2048,128,64");
+  EXPECT_NE(layer.compatibility, digest);
+  kvcacheBundleClose(opened);
+}
+
 TEST_F(CAPITest, NullsAndWrongIndicesAreErrorsNotCrashes) {
   open(bundle);
   KvcacheBundle *none = nullptr;
