@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """One graph, whole and split over ranks by upstream's sharding passes: what the
 ranks write and return, put together, is what the whole graph does, bit for bit.
+Sinks and ALiBi slopes, one for each query head, are split with the heads.
 
 Scales are per KV head and come from a checkpoint, so each rank folds its own.
 Both are compiled with the reference semantics of the ops.
@@ -25,7 +26,7 @@ SPLIT = "func.func(sharding-propagation,shard-partition),kvcache-partition-cache
 def graph(grid, axes, annotated, layout):
     """A write and an attention. Only `annotated` says how heads are split."""
     rows, queries = f"tensor<?x{KV_HEADS}x{DIM}xbf16>", f"tensor<?x{Q_HEADS}x{DIM}xbf16>"
-    lse, handle = f"tensor<?x{Q_HEADS}xf32>", f"!kvcache.cache<{KV_HEADS} x {DIM} x f8E4M3FN>"
+    lse, heads, handle = f"tensor<?x{Q_HEADS}xf32>", f"tensor<{Q_HEADS}xf32>", f"!kvcache.cache<{KV_HEADS} x {DIM} x f8E4M3FN>"
     types = {"k": rows, "q": queries}
     names = {name: f"%{name}_split" if name == annotated else f"%{name}" for name in types}
     return f"""
@@ -34,12 +35,12 @@ kvcache.scale_buffer @k : f32 dynamic
 kvcache.scale_buffer @v : f32 dynamic
 kvcache.cache_group @full page_size {PAGE}
 kvcache.cache @c of "model.layers.0.self_attn.attn" in @full : {KV_HEADS} x {DIM} x f8E4M3FN scales(@k, @v) layout {layout}
-func.func @main(%q: {queries}, %k: {rows}, %v: {rows}, %o: {queries}, %l: {lse}) -> ({queries}, {lse}) {{
+func.func @main(%q: {queries}, %k: {rows}, %v: {rows}, %s: {heads}, %a: {heads}, %o: {queries}, %l: {lse}) -> ({queries}, {lse}) {{
   %split = shard.sharding @ranks split_axes = [[], {axes}] : !shard.sharding
   %{annotated}_split = shard.shard %{annotated} to %split annotate_for_users : {types[annotated]}
   %c = kvcache.get_cache @c : {handle}
   kvcache.write {names["k"]}, %v to %c : {rows}, {rows}, {handle}
-  %r:2 = kvcache.paged_attention {names["q"]} over %c outs(%o, %l) {{softmax_scale = 0.125 : f64, soft_cap = 20.0 : f64}}
+  %r:2 = kvcache.paged_attention {names["q"]} over %c outs(%o, %l) sinks(%s : {heads}) alibi_slopes(%a : {heads}) {{softmax_scale = 0.125 : f64, soft_cap = 20.0 : f64}}
     : {queries}, {handle} -> {queries}, {lse}
   return %r#0, %r#1 : {queries}, {lse}
 }}
@@ -56,11 +57,11 @@ def pools(heads, layout):
     return tuple(np.full((PAGES, PAGE, heads, DIM), 0x7F, np.uint8) for _ in "kv")
 
 
-def call(model, q, k, v, layout, tables):
+def call(model, q, k, v, sinks, slopes, layout, tables):
     pages = pools(k.shape[1], layout)
     outputs = np.full(q.shape, 0x7FC1, np.uint16), np.full(q.shape[:2], 0x7FC00001, np.uint32)
     named = dict(tables, **{"c.k_cache": pages[0], "c.v_cache": pages[1]})
-    own = [q, k, v, *outputs]
+    own = [q, k, v, sinks, slopes, *outputs]
     out, lse = model(*own, *(named[name] for name in model.argument_names()[len(own):]))
     return out, lse, *pages
 
@@ -73,6 +74,8 @@ def main():
     rows = 20
     q, k, v = (rng.standard_normal((rows, heads, DIM)).astype(ml_dtypes.bfloat16).view(np.uint16)
                for heads in (Q_HEADS, KV_HEADS, KV_HEADS))
+    sinks = np.array([0.5, -1, 2, 0], np.float32)
+    slopes = np.array([0.25, 0.125, 0.0625, 0.5], np.float32)
     # Two sequences of 18 and 1 tokens, and a row of padding.
     tables = {"page_table": np.array([[3, 1], [4, 2147480000]], np.int32), "lengths": np.array([18, 1], np.int32),
               "query_start": np.array([0, 18, 19], np.int32),
@@ -104,14 +107,14 @@ def main():
             plain = "\n".join(line.replace(f"%{annotated}_split", f"%{annotated}") for line in text.splitlines()
                               if " = shard." not in line)
             whole = call(compile(plain, f"kvcache-fold-checkpoint-scales{{checkpoint={CHECKPOINT}}}", "whole" + layout),
-                         q, k, v, layout, tables)
+                         q, k, v, sinks, slopes, layout, tables)
             wrong = 0
             for rank in range(ranks):
                 model = compile(text, f"{SPLIT},kvcache-fold-checkpoint-scales{{checkpoint={CHECKPOINT} "
                                 f"tp-size={ranks} tp-rank={rank}}}", f"rank{layout}{rank}")
                 heads = slice(rank * Q_HEADS // ranks, (rank + 1) * Q_HEADS // ranks)
                 kv = slice(rank * KV_HEADS // ranks, max((rank + 1) * KV_HEADS // ranks, rank * KV_HEADS // ranks + 1))
-                copies = [np.ascontiguousarray(x) for x in (q[:, heads], k[:, kv], v[:, kv])]
+                copies = [np.ascontiguousarray(x) for x in (q[:, heads], k[:, kv], v[:, kv], sinks[heads], slopes[heads])]
                 out, lse, *pages = call(model, *copies, layout, tables)
                 for got, want in ((out, whole[0][:, heads]), (lse, whole[1][:, heads]), (pages[0], whole[2][:, :, kv]),
                                   (pages[1], whole[3][:, :, kv])):

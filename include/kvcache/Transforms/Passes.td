@@ -50,7 +50,7 @@ def ResolveCacheTypes : Pass<"kvcache-resolve-cache-types", "::mlir::ModuleOp"> 
     Option<"checkpoint", "checkpoint", "std::string", "\"\"",
            "Folder of the model, or a .safetensors file; none: only options and graph decide">,
     Option<"kvCacheDtype", "kv-cache-dtype", "std::string", "\"auto\"",
-           "Element type of the caches: auto, float16, bfloat16, fp8 (= fp8_e4m3), fp8_e5m2, fp8_e4m3fnuz">,
+           "Element type of the caches: auto, float16, bfloat16, fp8 (= fp8_e4m3), fp8_e5m2, fp8_e4m3fnuz, fp8_per_token_head, and of MLA fp8_ds_mla">,
     ListOption<"skipLayers", "skip-layers", "std::string",
                "Layers whose cache is not quantized: indices, or sliding_window">
   ];
