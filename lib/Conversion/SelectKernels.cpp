@@ -347,8 +347,8 @@ struct SelectKernels
         std::numeric_limits<int32_t>::max())
       return op->emitError()
              << "no kernel selected: layout " << cache.op.getLayoutText()
-             << " of layer \"" << cache.op.getLayer()
-             << "\" has strides of tokens or heads of 2 GiB or more";
+             << " of layer '" << cache.op.getLayer()
+             << "' has strides of tokens or heads of 2 GiB or more";
     return cache;
   }
 

@@ -386,11 +386,11 @@ kvcache.program @kvcache.main(
     %o: memref<8x4x64xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
     %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[8589934592, 64, 4294967296, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[8589934592, 64, 4294967296, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer "l0" has strides of tokens or heads of 2 GiB or more}}
+    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer 'l0' has strides of tokens or heads of 2 GiB or more}}
     kvcache.copy_pages %p in %c : memref<3x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer "l0" has strides of tokens or heads of 2 GiB or more}}
+    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer 'l0' has strides of tokens or heads of 2 GiB or more}}
     kvcache.write %k, %k to %c : memref<8x2x64xbf16>, memref<8x2x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN>
-    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer "l0" has strides of tokens or heads of 2 GiB or more}}
+    // expected-error @below {{no kernel selected: layout strides:8589934592,64,4294967296 of layer 'l0' has strides of tokens or heads of 2 GiB or more}}
     kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 x f8E4M3FN> -> memref<8x4x64xbf16>
   }
 }
