@@ -2,7 +2,7 @@
 """Checks the documents as a reader uses them: each example in MLIR is run by a
 test or is parsed here, each link leads somewhere, the files and programs of the
 project that are named exist, and their `--help` has the options that commands
-give them."""
+give them, and files have the cases that are quoted behind their names."""
 
 import argparse
 import functools
@@ -15,7 +15,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--source", type=pathlib.Path, required=True)
 parser.add_argument("--build", type=pathlib.Path, required=True)
 options = parser.parse_args()
-complaints, counts = [], {"examples": 0, "links": 0, "names": 0, "options": 0}
+complaints, counts = [], {"examples": 0, "links": 0, "names": 0, "options": 0, "cases": 0}
 
 
 def complain(path, text, at, what):
@@ -72,6 +72,12 @@ for path in [options.source / "README.md", *sorted(options.source.glob("docs/**/
         counts["names"] += 1
         if not exists(name[0]) and not (options.build / name[0]).exists():
             complain(path, text, name.start(), f"there is no {name[0]}")
+    for named in re.finditer(r"`(test/[\w/.-]+)`: (\"[^|]*\")", text):
+        cases = (options.source / named[1]).read_text() if exists(named[1]) else ""
+        for case in re.findall(r'"([^"]+)"', named[2]):
+            counts["cases"] += 1
+            if case not in cases:
+                complain(path, text, named.start(), f"{named[1]} has no case {case}")
     for name in re.finditer(r"\bkvcache-(?:opt|run|bench|compile|scales|reduce|translate|lsp-server)\b", text):
         counts["names"] += 1
         if not (options.build / "bin" / name[0]).exists():

@@ -28,6 +28,8 @@ def main():
     split = {a: instance(a, num_splits=3) for a in arches}
     groups = [instance(90 if g % 2 else 80, q_heads=g, kv_heads=1, head_dim=128) for g in range(1, 17)]
     big_tile = {a: instance(a, page_size=32, head_dim=128, tile=16, stages=4, q_heads=8) for a in arches}
+    wide_tile = instance(head_dim=256, page_size=32, tile=16, stages=2, q_heads=2)
+    smallest_ring = instance(head_dim=128, page_size=64, tile=16, stages=2, q_heads=8, kv_heads=1)
     one_stage_short = [instance(a, head_dim=d, q_heads=16, kv_heads=1, tile=16, stages=2) for a in arches for d in (64, 128)]
     heads_wide = instance(q_heads=64, kv_heads=32, head_dim=128, page_size=64)  # 8 KiB between the tokens of a head
     attention.compile()
@@ -36,6 +38,8 @@ def main():
         # NaN in every unused slot, lengths 1 and 3: must not reach the output.
         suite.attend("unused slots hold NaN", small[arch], Batch(small[arch][1], [1, 3]))
         suite.attend("table tail holds huge and negative ids", small[arch], Batch(small[arch][1], [17], spare_pages=6))
+        # The length is no multiple of the pages in the table.
+        suite.attend("more page ids than the length needs", small[arch], Batch(small[arch][1], [32], max_pages=3))
         suite.attend("a padded sequence of length 0", small[arch], Batch(small[arch][1], [33, 33, 33, 0]))
         suite.attend("only empty sequences", small[arch], Batch(small[arch][1], [0, 0]))
         suite.attend("only empty sequences, several splits", split[arch], Batch(split[arch][1], [0, 0, 0]))
@@ -47,8 +51,11 @@ def main():
         suite.attend("sequences without queries between others", small[arch],
                      Batch(small[arch][1], [9, 30, 12, 44], [1, 0, 0, 2]))
         suite.attend("tile shorter than the page", big_tile[arch], Batch(big_tile[arch][1], [100, 31, 129]))
+        suite.attend("128 sequences", small[arch], Batch(small[arch][1], [(7 * i) % 20 for i in range(128)]))
         suite.attend("more than 32 sequences", small[arch], Batch(small[arch][1], [(7 * i) % 40 for i in range(70)]))
 
+    suite.attend("V's tile is no multiple of the page", wide_tile, Batch(wide_tile[1], [100]))
+    suite.attend("the smallest ring", smallest_ring, Batch(smallest_ring[1], [100, 1]))
     for instance_ in groups:
         # No spare row behind the last: a read of a padding head is out of bounds.
         suite.attend("every group, no padding row leaks", instance_, Batch(instance_[1], [17, 80], seed=3, rows=2))
@@ -74,10 +81,14 @@ def main():
         batch.q[0, 1, 3] = np.nan
         suite.attend("NaN in one query head", small[arch], batch)
 
-    # Page 0 full of NaN and unused; table entries of -1.
+    # A null page 0 full of NaN, which entries of sequences that are padding name, or -1.
     for arch in arches:
-        batch = Batch(small[arch][1], [31, 16], spare_pages=4)
-        suite.attend("pages of NaN beside", small[arch], batch)
+        for entry in (0, -1):
+            batch = next(b for b in (Batch(small[arch][1], [31, 16, 0], spare_pages=4, seed=s) for s in range(64))
+                         if 0 not in b.table[b.table_used])
+            batch.table[~batch.table_used] = entry
+            batch.table_used[:] = True
+            suite.attend(f"null page 0 of NaN, unused entries {entry}", small[arch], batch)
 
     # Offsets beyond 2^31 and 2^32: pages 512 MiB apart in a pool that is virtual
     # but for what the batch uses.

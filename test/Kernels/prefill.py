@@ -43,6 +43,8 @@ def main():
     for i in window:
         for w in (0, 16, 63, 100):
             suite.attend(f"window {w}", i, Batch(i[1], [150, 300, 20], [150, 70, 20], window=w))
+    # A chunk far behind the start: tiles before the window of its first row are skipped, those of later rows masked.
+    suite.attend("window 333 of 300 rows, 4096 keys", window[0], Batch(window[0][1], [4096], [300], window=333))
     for n, i in enumerate(options):
         suite.attend("options", i, Batch(i[1], [90, 150, 1], [90, 20, 1], seed=n, window=37 if i[1]["has_window"] else None,
                                          soft_cap=20.0 if i[1]["has_soft_cap"] else None))
