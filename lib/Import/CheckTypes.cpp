@@ -254,6 +254,26 @@ LogicalResult Importer::checkAttention(ImportedCall &imported, Layer &layer) {
     return emitError() << "the number of query heads, " << query.getDimSize(1)
                        << ", must be a multiple of the KV heads, "
                        << layer.type.getNumHeads();
+  for (auto [name, values] :
+       {std::pair<StringRef, OperandRef>{"sinks", imported.sinks},
+        {"ALiBi slopes", imported.alibiSlopes}}) {
+    ShapedType type = values ? getShaped(values.getType(), 1) : ShapedType();
+    if (!values)
+      continue;
+    // Those of a memref are read where they are.
+    bool isElement =
+        type && (isa<TensorType>(type) ? isRowElement(type.getElementType())
+                                       : type.getElementType().isF32());
+    if (!isElement || isa<TensorType>(type) != isa<TensorType>(query) ||
+        type.getDimSize(0) != query.getDimSize(1))
+      return emitError() << name << " must be a "
+                         << (isa<TensorType>(query)
+                                 ? "tensor of f16, bf16 or f32"
+                                 : "memref of f32")
+                         << " with one value for each of the "
+                         << query.getDimSize(1) << " query heads, but are "
+                         << values.getType();
+  }
   return checkNumbers(imported);
 }
 

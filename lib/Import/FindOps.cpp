@@ -162,6 +162,12 @@ LogicalResult Importer::findOperands(ImportedCall &imported) {
     case ForeignOperandRole::Slots:
       imported.slots.operand = operand;
       break;
+    case ForeignOperandRole::Sinks:
+      imported.sinks.operand = operand;
+      break;
+    case ForeignOperandRole::ALiBiSlopes:
+      imported.alibiSlopes.operand = operand;
+      break;
     case ForeignOperandRole::Refused:
       return emitError() << "has an operand " << attr << ": " << known->refusal;
     case ForeignOperandRole::Attribute:

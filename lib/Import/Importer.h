@@ -51,6 +51,7 @@ struct ImportedCall {
   std::string layer;
   OperandRef query, key, value, output, order, outputScale;
   OperandRef pages[2], pageTable, lengths, queryStart, slots;
+  OperandRef sinks, alibiSlopes;
   /// Heads of rows that come flat, as [..., heads * head dim]; 0: rows are
   /// [tokens, heads, head dim].
   int64_t queryHeads = 0, kvHeads = 0;

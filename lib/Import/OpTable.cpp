@@ -44,6 +44,8 @@ const Word<ForeignOperandRole> kOperandRoles[] = {
     {"lengths", ForeignOperandRole::Lengths},
     {"query_start", ForeignOperandRole::QueryStart},
     {"slots", ForeignOperandRole::Slots},
+    {"sinks", ForeignOperandRole::Sinks},
+    {"alibi_slopes", ForeignOperandRole::ALiBiSlopes},
     {"refused", ForeignOperandRole::Refused},
     {"attribute", ForeignOperandRole::Attribute}};
 
@@ -316,6 +318,15 @@ void Reader::checkOp(const ForeignOpSpec &spec, const std::string &where) {
       fail(where + ".operands",
            "two operands have the role \"" + word.text + "\"");
   }
+  bool attends = spec.kind == ForeignOpKind::Attention ||
+                 spec.kind == ForeignOpKind::UpdateAndAttention;
+  for (const ForeignOperand &operand : spec.operands)
+    if ((operand.role == Role::Sinks || operand.role == Role::ALiBiSlopes) &&
+        (!attends || spec.isLatent))
+      fail(where + ".operands",
+           "\"" + operand.name +
+               "\": only an attention that is not of MLA has sinks and ALiBi "
+               "slopes");
   for (const Word<ForeignAttributeRole> &word : ArrayRef(kAttributeRoles)) {
     unsigned count =
         llvm::count_if(spec.attributes, [&](const ForeignAttribute &attribute) {

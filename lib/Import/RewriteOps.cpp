@@ -232,12 +232,23 @@ Importer::createAttention(OpBuilder &builder, const ImportedCall &imported,
                         "argument stays unused; "
                      << outputScale << " takes its place";
   }
+  // What has one f32 for each query head; null if the op has none.
+  auto getPerHead = [&](OperandRef operand) -> Value {
+    if (!operand)
+      return {};
+    Value values = toBuiltin(operand);
+    auto type = cast<ShapedType>(values.getType());
+    if (type.getElementType().isF32())
+      return values;
+    return arith::ExtFOp::create(builder, loc, type.clone(builder.getF32Type()),
+                                 values);
+  };
   SmallVector<Type, 1> resultTypes;
   if (isa<TensorType>(output.getType()))
     resultTypes.push_back(output.getType());
   auto attention = PagedAttentionOp::create(
       builder, loc, resultTypes, query, handle, output, /*lse=*/Value(),
-      /*sinks=*/Value(), /*alibi_slopes=*/Value(),
+      getPerHead(imported.sinks), getPerHead(imported.alibiSlopes),
       getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale),
       getNumber(builder, imported, ForeignAttributeRole::SoftCap), window,
       queryScale, outputScale);

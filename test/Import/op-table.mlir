@@ -94,3 +94,31 @@ func.func @main(%q: tensor<3x1x256xf16>, %k: tensor<3x1x128xf16>, %seqlens: tens
     : (tensor<3x1x256xf16>, tensor<3x1x128xf16>, tensor<3x1x128xf16>, none, none, tensor<3xi32>, tensor<i32>) -> tensor<3x1x256xf16>
   return
 }
+
+// -----
+
+// One f16 logit a head joins the softmax as f32.
+
+// CHECK-LABEL: module @sinks
+// CHECK: func.func @main(%{{.*}}, %[[SINKS:[a-z0-9]+]]: tensor<4xf16>)
+// CHECK: %[[F32:.*]] = arith.extf %[[SINKS]] : tensor<4xf16> to tensor<4xf32>
+// CHECK: kvcache.paged_attention %{{.*}} sinks(%[[F32]] : tensor<4xf32>)
+module @sinks {
+  func.func @main(%q: tensor<3x1x256xf16>, %k: tensor<3x1x128xf16>, %seqlens: tensor<3xi32>, %total: tensor<i32>, %sinks: tensor<4xf16>) -> tensor<3x1x256xf16> {
+    %none = "onnx.NoValue"() : () -> none
+    // expected-remark @+1 {{stay unused}}
+    %o = "com.microsoft.GroupQueryAttention"(%q, %k, %k, %none, %none, %seqlens, %total, %none, %none, %none, %none, %sinks) {onnx_node_name = "layers.0", num_heads = 4 : si64, kv_num_heads = 2 : si64}
+      : (tensor<3x1x256xf16>, tensor<3x1x128xf16>, tensor<3x1x128xf16>, none, none, tensor<3xi32>, tensor<i32>, none, none, none, none, tensor<4xf16>) -> tensor<3x1x256xf16>
+    return %o : tensor<3x1x256xf16>
+  }
+}
+
+// -----
+
+func.func @main(%q: tensor<3x1x256xf16>, %k: tensor<3x1x128xf16>, %seqlens: tensor<3xi32>, %total: tensor<i32>, %sinks: tensor<2xf16>) -> tensor<3x1x256xf16> {
+  %none = "onnx.NoValue"() : () -> none
+  // expected-error @+1 {{sinks must be a tensor of f16, bf16 or f32 with one value for each of the 4 query heads, but are 'tensor<2xf16>'}}
+  %o = "com.microsoft.GroupQueryAttention"(%q, %k, %k, %none, %none, %seqlens, %total, %none, %none, %none, %none, %sinks) {onnx_node_name = "layers.0", num_heads = 4 : si64, kv_num_heads = 2 : si64}
+    : (tensor<3x1x256xf16>, tensor<3x1x128xf16>, tensor<3x1x128xf16>, none, none, tensor<3xi32>, tensor<i32>, none, none, none, none, tensor<2xf16>) -> tensor<3x1x256xf16>
+  return %o : tensor<3x1x256xf16>
+}

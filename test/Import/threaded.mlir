@@ -29,6 +29,27 @@ module @threaded {
 
 // -----
 
+// What an attention has for each head goes along.
+
+// CHECK-LABEL: module @per_head
+// CHECK: kvcache.with_pages
+// CHECK: kvcache.with_pages
+// CHECK-NEXT: ^bb0
+// CHECK: kvcache.paged_attention %{{.*}} sinks(%{{[a-z0-9]+}} : tensor<4xf32>) alibi_slopes(%{{[a-z0-9]+}} : tensor<4xf32>)
+module @per_head {
+  func.func @main(%q: tensor<8x4x64xbf16>, %k: tensor<8x2x64xbf16>, %kp: tensor<7x32x2x64xf8E4M3FN>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %s: tensor<3xi32>, %m: tensor<8xi64>, %sinks: tensor<4xbf16>, %slopes: tensor<4xf32>)
+      -> tensor<8x4x64xbf16> {
+    %p:2 = "stablehlo.composite"(%k, %k, %kp, %kp, %t, %l, %s, %m) <{name = "kvcache.write", composite_attributes = {layer_name = "layers.0.attn"}, decomposition = @body}>
+      : (tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, tensor<7x32x2x64xf8E4M3FN>, tensor<7x32x2x64xf8E4M3FN>, tensor<2x2xi32>, tensor<2xi32>, tensor<3xi32>, tensor<8xi64>) -> (tensor<7x32x2x64xf8E4M3FN>, tensor<7x32x2x64xf8E4M3FN>)
+    %o = "stablehlo.composite"(%q, %p#0, %p#1, %t, %l, %s, %m, %sinks, %slopes) <{name = "kvcache.paged_attention", composite_attributes = {layer_name = "layers.0.attn", softmax_scale = 1.250000e-01 : f32, operand_names = ["query", "key_pages", "value_pages", "page_table", "lengths", "query_start", "slots", "sinks", "alibi_slopes"]}, decomposition = @body}>
+      : (tensor<8x4x64xbf16>, tensor<7x32x2x64xf8E4M3FN>, tensor<7x32x2x64xf8E4M3FN>, tensor<2x2xi32>, tensor<2xi32>, tensor<3xi32>, tensor<8xi64>, tensor<4xbf16>, tensor<4xf32>) -> tensor<8x4x64xbf16>
+    return %o : tensor<8x4x64xbf16>
+  }
+  func.func private @body()
+}
+
+// -----
+
 // Ops without pages are what they always were.
 
 // CHECK-LABEL: module @without

@@ -44,7 +44,9 @@ enum class ForeignOperandRole {
   Lengths,
   QueryStart,
   Slots,
-  Refused,  ///< known, but an op that has it cannot be imported
+  Sinks,       ///< one logit for each query head
+  ALiBiSlopes, ///< one slope for each query head
+  Refused,     ///< known, but an op that has it cannot be imported
   Attribute ///< a constant in torch form, elsewhere an attribute of this name
 };
 
