@@ -43,6 +43,16 @@ enum CacheType : int {
   TileScaled = 4
 };
 
+/// Values of the structural argument `token_scales`: where a cache keeps the
+/// f32 scales that the rows of a token and KV head have of their own.
+enum TokenScaleStorage : int {
+  NoTokenScales = 0,
+  /// Behind the codes of each row.
+  InlineTokenScales = 1,
+  /// In side tensors [pages][page_size][kv_heads].
+  SideTokenScales = 2
+};
+
 /// Values of the structural argument `math`: the numerics of decode attention.
 enum Math : int {
   /// Codes and queries become f16 (bf16 over a bf16 cache), exactly where the
@@ -68,6 +78,13 @@ enum Math : int {
 /// Bytes of a cache element.
 [[gnu::always_inline]] constexpr inline int cacheBytes(int cacheType) {
   return cacheType >= CacheF16 ? 2 : 1;
+}
+
+/// Bytes of a copy between rows with these strides of page, token and head: 16,
+/// or 4 where a scale behind each row leaves no more in common.
+[[gnu::always_inline]] constexpr inline int
+copyWidth(long long pageStride, long long tokenStride, long long headStride) {
+  return pageStride % 16 || tokenStride % 16 || headStride % 16 ? 4 : 16;
 }
 
 /// Threads of a CTA, in every kernel.
@@ -190,13 +207,14 @@ tokenScaledWriteGrid(int maxTokens, int kvHeads, int headDim) {
 }
 
 /// True if the write kernel exists for these constants. Strides are in bytes;
-/// 16-byte stores need them, and the base addresses, to be multiples of 16.
+/// stores of `width` bytes need them, and the base addresses, to be multiples
+/// of it: 16, or 4 for rows that end in their scale.
 constexpr bool writeIsLegal(int kvHeads, int headDim, int pageSize,
                             long long pageStride, int tokenStride,
-                            int headStride) {
+                            int headStride, int width = 16) {
   return kvHeads >= 1 && headDim >= 16 && headDim % 16 == 0 && pageSize >= 1 &&
-         (pageSize & (pageSize - 1)) == 0 && pageStride % 16 == 0 &&
-         tokenStride % 16 == 0 && headStride % 16 == 0;
+         (pageSize & (pageSize - 1)) == 0 && pageStride % width == 0 &&
+         tokenStride % width == 0 && headStride % width == 0;
 }
 
 /// Bytes of a latent row (MLA).
@@ -269,10 +287,10 @@ constexpr bool rowsAreApart(long long pageStride, long long tokenStride,
   return pageStride >= extent + outer * (outerSize - 1);
 }
 
-/// 16-byte units of the rows of a page.
+/// Units of the rows of a page that a copy of pages moves at once.
 [[gnu::always_inline]] constexpr inline int copyUnits(int kvHeads, int rowBytes,
                                                       int pageSize) {
-  return kvHeads * pageSize * (rowBytes / 16);
+  return kvHeads * pageSize * (rowBytes / copyWidth(0, 0, rowBytes));
 }
 
 //===----------------------------------------------------------------------===//
@@ -338,10 +356,11 @@ rowBlocks(int maxTokens, int maxSequences, int rows) {
   return headDim * elementBytes + (headDim * elementBytes / 16 % 2 ? 0 : 16);
 }
 
-/// Bytes of one ring stage of one warp: K rows, then V rows.
+/// Bytes of one ring stage of one warp: K rows, then V rows, and where tokens
+/// have scales those of K and of V.
 [[gnu::always_inline]] constexpr inline int
-stageBytes(int headDim, int elementBytes, int tile) {
-  return 2 * tile * rowPitch(headDim, elementBytes);
+stageBytes(int headDim, int elementBytes, int tile, bool tokenScales = false) {
+  return 2 * tile * (rowPitch(headDim, elementBytes) + (tokenScales ? 4 : 0));
 }
 
 /// f32 queries are the sum of two f16.
@@ -387,9 +406,11 @@ queryBytes(int headDim, int columns, int queryType, int math = MathF16) {
 /// CTA arrived last.
 [[gnu::always_inline]] constexpr inline int
 dynamicSharedBytes(int headDim, int elementBytes, int columns, int queryType,
-                   int tile, int stages, int math = MathF16) {
+                   int tile, int stages, int math = MathF16,
+                   bool tokenScales = false) {
   return queryBytes(headDim, columns, queryType, math) +
-         maxOf(warpsPerCta * stages * stageBytes(headDim, elementBytes, tile),
+         maxOf(warpsPerCta * stages *
+                   stageBytes(headDim, elementBytes, tile, tokenScales),
                warpsPerCta * tilesN(columns) * columnsPerTile *
                        (mergePitch(headDim) + 2) * 4 +
                    16);
@@ -410,9 +431,10 @@ constexpr int ctasPerSM(int arch, int sharedBytes) {
 /// stage: one stage is awaited, `stages - 2` younger ones are outstanding.
 constexpr int bytesInFlight(int arch, int headDim, int elementBytes,
                             int columns, int queryType, int tile, int stages,
-                            int math = MathF16) {
-  return ctasPerSM(arch, dynamicSharedBytes(headDim, elementBytes, columns,
-                                            queryType, tile, stages, math)) *
+                            int math = MathF16, bool tokenScales = false) {
+  return ctasPerSM(arch,
+                   dynamicSharedBytes(headDim, elementBytes, columns, queryType,
+                                      tile, stages, math, tokenScales)) *
          warpsPerCta * (stages - 1) *
          kvBytesPerIteration(headDim, elementBytes, tile);
 }
@@ -436,7 +458,8 @@ struct AttentionTuning {
 constexpr AttentionTuning attentionDefaults(int arch, int headDim,
                                             int elementBytes, int columns,
                                             int queryType, int pageSize,
-                                            int math = MathF16) {
+                                            int math = MathF16,
+                                            bool tokenScales = false) {
   const int rowBytes = headDim * elementBytes;
   const int limit = machineOf(arch).sharedPerCta;
   bool small = limit < 128 * 1024;
@@ -466,11 +489,12 @@ constexpr AttentionTuning attentionDefaults(int arch, int headDim,
   }
   while (tuning.stages > 2 &&
          dynamicSharedBytes(headDim, elementBytes, columns, queryType,
-                            tuning.tile, tuning.stages, math) > limit)
+                            tuning.tile, tuning.stages, math,
+                            tokenScales) > limit)
     --tuning.stages;
-  int fit = ctasPerSM(arch, dynamicSharedBytes(headDim, elementBytes, columns,
-                                               queryType, tuning.tile,
-                                               tuning.stages, math));
+  int fit = ctasPerSM(
+      arch, dynamicSharedBytes(headDim, elementBytes, columns, queryType,
+                               tuning.tile, tuning.stages, math, tokenScales));
   tuning.minCtasPerSM = maxOf(1, minOf(tuning.minCtasPerSM, fit));
   return tuning;
 }
@@ -508,12 +532,11 @@ constexpr const char *fp8MathProblem(int arch, int cacheType) {
 
 /// What is wrong with the constants of an attention kernel; null if nothing.
 /// The compiler refuses everything else.
-constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
-                                       int queryHeads, int kvHeads, int headDim,
-                                       int pageSize, int rows, int tile,
-                                       int stages, int unroll, int splitTokens,
-                                       int numSplits, bool hasWindow,
-                                       int math = MathF16) {
+constexpr const char *
+attentionProblem(int arch, int queryType, int cacheType, int queryHeads,
+                 int kvHeads, int headDim, int pageSize, int rows, int tile,
+                 int stages, int unroll, int splitTokens, int numSplits,
+                 bool hasWindow, int math = MathF16, bool tokenScales = false) {
   if (kvHeads < 1 || queryHeads < kvHeads || queryHeads % kvHeads != 0 ||
       queryHeads / kvHeads > maxGroup)
     return "the query heads must be a multiple of the KV heads, 128 times as "
@@ -544,17 +567,20 @@ constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
   if (splitTokens <= 0 || splitTokens % splitGranule(tile, pageSize) != 0)
     return "a split takes whole pages and whole tiles of the four warps";
   if (dynamicSharedBytes(headDim, cacheBytes(cacheType), columns, queryType,
-                         tile, stages, math) > machineOf(arch).sharedPerCta)
+                         tile, stages, math,
+                         tokenScales) > machineOf(arch).sharedPerCta)
     return "the rings exceed the shared memory of a CTA";
   return nullptr;
 }
 
-/// Strides of K or V pages, in bytes: copies are 16 bytes wide, so strides and
-/// base addresses are multiples of 16.
+/// Strides of K or V pages, in bytes: copies are `width` bytes wide, 16 or of
+/// rows that end in their scale 4, so strides and base addresses are multiples
+/// of it.
 constexpr bool attentionStridesAreLegal(long long pageStride, int tokenStride,
-                                        int headStride) {
+                                        int headStride, int width = 16) {
   return pageStride >= 0 && tokenStride > 0 && headStride >= 0 &&
-         pageStride % 16 == 0 && tokenStride % 16 == 0 && headStride % 16 == 0;
+         pageStride % width == 0 && tokenStride % width == 0 &&
+         headStride % width == 0;
 }
 
 /// Grid of the attention kernel: x here, y = rowBlocks, z = splits. y is

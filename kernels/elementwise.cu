@@ -149,7 +149,8 @@ KVCACHE_EXPORT kvcache_merge_states(const void *a, const float *lse_a,
 // Copies pages within the pools of K and V (v_row_bytes 0: of K alone): pairs
 // [count][2] i64, (from, to). A pair with a negative or too large page is
 // skipped; no page is written twice, and none is both written and read. Rows
-// and strides, in bytes, are multiples of 16. Grid copyPagesGrid, 128 threads.
+// and strides, in bytes, are multiples of 16, or both of 4 (copyWidth). Grid
+// copyPagesGrid, 128 threads.
 KVCACHE_EXPORT kvcache_copy_pages(void *k_pages, void *v_pages,
                                   const long long *pairs, long long num_pages,
                                   long long k_page_stride, int k_token_stride,
@@ -173,7 +174,8 @@ KVCACHE_EXPORT kvcache_copy_pages(void *k_pages, void *v_pages,
   i64 pageStride = isKey ? k_page_stride : v_page_stride;
   int tokenStride = isKey ? k_token_stride : v_token_stride;
   int headStride = isKey ? k_head_stride : v_head_stride;
-  int chunks = (isKey ? k_row_bytes : v_row_bytes) / 16;
+  const int rowBytes = isKey ? k_row_bytes : v_row_bytes;
+  const int width = copyWidth(0, 0, rowBytes), chunks = rowBytes / width;
   unit -= isKey ? 0 : kUnits;
   // Neighbouring threads take neighbouring rows.
   bool headsInside = headStride <= tokenStride;
@@ -182,8 +184,14 @@ KVCACHE_EXPORT kvcache_copy_pages(void *k_pages, void *v_pages,
   i64 at =
       static_cast<i64>(row / inner) * (headsInside ? tokenStride : headStride) +
       static_cast<i64>(row % inner) * (headsInside ? headStride : tokenStride) +
-      unit % chunks * 16;
+      unit % chunks * width;
+  const u8 *source = pages + from * pageStride + at;
+  u8 *target = pages + to * pageStride + at;
+  if (width == 4) {
+    ptx::storeU32(target, ptx::loadU32Coherent(source));
+    return;
+  }
   u32 x[4];
-  ptx::loadV4Coherent(x, pages + from * pageStride + at);
-  ptx::storeV4(pages + to * pageStride + at, x);
+  ptx::loadV4Coherent(x, source);
+  ptx::storeV4(target, x);
 }

@@ -58,6 +58,17 @@ KVCACHE_DEVICE void store16(int type, u8 *to, const float *x) {
     ptx::storeV4(to + 16 * i, out + 4 * i);
 }
 
+/// Stores 16 bytes, `width` at a time: 16 or 4.
+KVCACHE_DEVICE void storeBytes(u8 *to, const u32 (&x)[4], int width) {
+  if (width == 16) {
+    ptx::storeV4(to, x);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    ptx::storeU32(to + 4 * i, x[i]);
+}
+
 } // namespace kernels
 } // namespace kvcache
 

@@ -22,10 +22,9 @@ namespace kernels {
 
 /// Arguments of the launch and what the CTA found out about its rows.
 struct Job {
-  const u8 *kHead, *vHead;        // pages at the KV head
-  const int *table;               // page table row of the sequence
-  const float *kScales, *vScales; // of tokens, at the KV head
-  int begin, end;                 // tokens of this split
+  HeadPages pages;
+  const int *table; // page table row of the sequence
+  int begin, end;   // tokens of this split
   // Row 0 sees the keys low <= x < high, row r of the CTA r more of both; all
   // rows together firstKey <= x < keys.
   int low, high, firstKey, keys;
@@ -40,8 +39,8 @@ struct Walk {
 };
 
 KVCACHE_DEVICE void advance(const AttentionShape &shape, Walk &walk) {
-  const u32 stage =
-      stageBytes(shape.headDim, cacheBytes(shape.cacheType), shape.tile);
+  const u32 stage = stageBytes(shape.headDim, cacheBytes(shape.cacheType),
+                               shape.tile, hasTokenScales(shape));
   walk.write = walk.read;
   walk.read += stage;
   if (walk.read == shape.stages * stage)
@@ -59,23 +58,20 @@ KVCACHE_DEVICE Mask maskAt(const AttentionShape &shape, const Job &job,
   return mask;
 }
 
-/// Scales of the tokens of the tile at `token`; 1 for those that no row sees.
+/// Scales of the tokens of the tile at `token`, behind its rows in `stage`; 1
+/// for those that no row sees.
 KVCACHE_DEVICE void loadTokenScales(const AttentionShape &shape, const Job &job,
-                                    int token, u32 lane, TokenScales &scales) {
+                                    u32 stage, int token, u32 lane,
+                                    TokenScales &scales) {
 #pragma unroll
   for (int m = 0; m < shape.tile / 16; ++m) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      int at = token + 16 * m + 8 * i + static_cast<int>(lane >> 2);
-      float k = 1.f, v = 1.f;
-      if (at >= job.firstKey && at < job.end) {
-        i64 slot =
-            static_cast<i64>(ptx::loadI32(job.table, at / shape.pageSize)) *
-                shape.pageSize +
-            at % shape.pageSize;
-        k = ptx::loadF32(job.kScales + slot * shape.kvHeads);
-        v = ptx::loadF32(job.vScales + slot * shape.kvHeads);
-      }
+      int row = 16 * m + 8 * i + static_cast<int>(lane >> 2);
+      bool seen = token + row >= job.firstKey && token + row < job.end;
+      u32 at = stage + 2 * shape.tile * pitchOf(shape) + 4 * row;
+      float k = seen ? ptx::loadSharedF32(at) : 1.f;
+      float v = seen ? ptx::loadSharedF32(at + 4 * shape.tile) : 1.f;
       scales.k[m][i] = k;
       scales.logV[m][i] = ptx::log2(v);
       scales.inverseV[m][i] = ptx::divide(1.f, v);
@@ -88,8 +84,8 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
                             const Queries &q, u32 ring, u32 warp, u32 lane,
                             WarpState &state) {
   const int pitch = pitchOf(shape), stages = shape.stages;
-  const int stage =
-      stageBytes(shape.headDim, cacheBytes(shape.cacheType), shape.tile);
+  const int stage = stageBytes(shape.headDim, cacheBytes(shape.cacheType),
+                               shape.tile, hasTokenScales(shape));
   const int tile = shape.tile;
   const int first = static_cast<int>(warp);
 
@@ -107,8 +103,8 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
   const int toV = tile * pitch + fragmentOffset(shape, true, lane) -
                   fragmentOffset(shape, false, lane);
   Walk walk;
-  walk.source = makeSource(shape, job.kHead, job.vHead, job.table, job.begin,
-                           job.firstKey, job.end, warp, lane);
+  walk.source = makeSource(shape, job.pages, job.table, job.begin, job.firstKey,
+                           job.end, warp, lane);
   walk.ring = ring;
   walk.k = ring + fragmentOffset(shape, false, lane);
 
@@ -140,9 +136,6 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
         walk.write = (u + ahead) % stages * stage;
       }
       const int token = (first + (next - ahead) * warpsPerCta) * tile;
-      TokenScales scales = {};
-      if (shape.hasTokenScales)
-        loadTokenScales(shape, job, job.begin + token, lane, scales);
       ptx::copyWait(stages - 2);
       // All lanes' copies of the oldest tile have landed, and nobody reads
       // stage `write` any more.
@@ -156,6 +149,10 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
                   walk.pages);
       }
       ptx::copyCommit();
+      TokenScales scales = {};
+      if (hasTokenScales(shape))
+        loadTokenScales(shape, job, ring + walk.read, job.begin + token, lane,
+                        scales);
       tileStep(shape, walk.k + walk.read, walk.k + walk.read + toV, q, state,
                next >= fullEnd, true, maskAt(shape, job, job.begin + token),
                token, lane, scales);
@@ -228,14 +225,18 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
     return;
   job.begin = base + split * share;
   job.end = minOf(job.begin + share, keys);
-  job.kHead = static_cast<const u8 *>(k_pages) +
-              static_cast<i64>(kvHead) * shape.kHeadStride;
-  job.vHead = static_cast<const u8 *>(v_pages) +
-              static_cast<i64>(kvHead) * shape.vHeadStride;
+  HeadPages &pages = job.pages;
+  pages.k = static_cast<const u8 *>(k_pages) +
+            static_cast<i64>(kvHead) * shape.kHeadStride;
+  pages.v = static_cast<const u8 *>(v_pages) +
+            static_cast<i64>(kvHead) * shape.vHeadStride;
+  const bool isInline = shape.tokenScales == InlineTokenScales;
+  pages.kScales = isInline ? pages.k + head_dim
+                           : reinterpret_cast<const u8 *>(k_scales + kvHead);
+  pages.vScales = isInline ? pages.v + head_dim
+                           : reinterpret_cast<const u8 *>(v_scales + kvHead);
   job.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
-
-  job.kScales = k_scales + kvHead, job.vScales = v_scales + kvHead;
 
   u32 shared = ptx::dynamicShared();
   Queries fragments;
@@ -252,7 +253,8 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   WarpState state;
   runWarp(shape, job, fragments,
           shared + warp * stages *
-                       stageBytes(head_dim, cacheBytes(cache_type), tile),
+                       stageBytes(head_dim, cacheBytes(cache_type), tile,
+                                  hasTokenScales(shape)),
           warp, lane, state);
 
   // The rings are dead once all warps are here.
@@ -292,9 +294,8 @@ using namespace kvcache::kernels;
 // 2 log2(e) / cap times the score's factor, and soft_cap is cap * log2(e).
 // output_scale is V's scale, over that of an FP8 output. sinks [q_heads]:
 // logits that join the softmax. alibi_slopes [q_heads]: times (key - p), added
-// to the scores. k_scales, v_scales [pages][page_size][kv_heads]: scales of the
-// tokens, with has_token_scales. math: see Geometry.h. Strides are in bytes;
-// with runtime_strides those of the launch count, else the structural ones.
+// to the scores. token_scales and math: see Geometry.h; k_scales and v_scales
+// are the side tensors. Strides are in bytes.
 // Grid (attentionGridX, rowBlocks, num_splits), 128 threads,
 // dynamicSharedBytes of shared memory.
 KVCACHE_EXPORT kvcache_paged_attention(
@@ -311,8 +312,7 @@ KVCACHE_EXPORT kvcache_paged_attention(
     int k_token_stride, int k_head_stride, long long v_page_stride,
     int v_token_stride, int v_head_stride, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int has_token_scales, int split_tokens, int num_splits, int has_lse,
-    int math) {
+    int token_scales, int split_tokens, int num_splits, int has_lse, int math) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -343,7 +343,7 @@ KVCACHE_EXPORT kvcache_paged_attention(
                                 0,
                                 has_lse != 0,
                                 math,
-                                has_token_scales != 0};
+                                token_scales};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
                  out, lse, partials, counters, sinks, alibi_slopes, k_scales,
                  v_scales, score_scale, output_scale, soft_cap, max_tokens,
@@ -366,8 +366,7 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
     int arch, int q_type, int out_type, int cache_type, int q_heads,
     int kv_heads, int head_dim, int page_size, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int has_token_scales, int split_tokens, int num_splits, int has_lse,
-    int math) {
+    int token_scales, int split_tokens, int num_splits, int has_lse, int math) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -398,7 +397,7 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
                                 0,
                                 has_lse != 0,
                                 math,
-                                has_token_scales != 0};
+                                token_scales};
   pagedAttention(shape, q, k_pages, v_pages, page_table, lengths, query_start,
                  out, lse, partials, counters, sinks, alibi_slopes, k_scales,
                  v_scales, score_scale, output_scale, soft_cap, max_tokens,

@@ -417,6 +417,12 @@ KVCACHE_DEVICE void copyAsync16(u32 shared, const u8 *global) {
                "l"(global)
                : "memory");
 }
+// cp.async.ca.shared.global, 4 bytes
+KVCACHE_DEVICE void copyAsync4(u32 shared, const u8 *global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared),
+               "l"(global)
+               : "memory");
+}
 // cp.async.commit_group
 KVCACHE_DEVICE void copyCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -484,6 +490,12 @@ KVCACHE_DEVICE void loadV4Coherent(u32 *r, const void *p) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "l"(p)
                : "memory");
+}
+// ld.global.u32: the same of 4 bytes
+KVCACHE_DEVICE u32 loadU32Coherent(const void *p) {
+  u32 r;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory");
+  return r;
 }
 // ld.global.nc.v2.u32
 KVCACHE_DEVICE void loadV2(u32 *r, const void *p) {

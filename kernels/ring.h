@@ -5,12 +5,15 @@
 //===----------------------------------------------------------------------===//
 //
 // Every warp copies its own tiles with cp.async; nothing in the main loop waits
-// for another warp. A copy instruction moves 16 bytes a lane.
+// for another warp. A copy instruction moves a unit of 16 bytes a lane, or of 4
+// where rows end in their scale and are not padded.
 //
-// Panels: a row (a token of one KV head) of 2^n units of 16 bytes is taken by
-// 2^n neighbouring lanes, so a warp takes whole sectors, and whole rows where
-// rows are contiguous. Other rows are cut into panels of 2^n units by the bits
-// of their length, widest first: 80 bytes are panels of 64 and 16.
+// Panels: a row (a token of one KV head) of 2^n units is taken by 2^n
+// neighbouring lanes, so a warp takes whole sectors, and whole rows where rows
+// are contiguous. Other rows are cut into panels of 2^n units, 32 at most, by
+// the bits of their length, widest first: 80 bytes are panels of 64 and 16.
+// Scales of tokens are a last panel of one unit of 4 bytes, wherever they are;
+// they land behind the rows of a stage.
 //
 // Rows of a lane: consecutive ones, so that a lane stays inside one page (a
 // tile may cover several). Rows whose lanes share a shared-memory phase (8
@@ -38,20 +41,38 @@
 namespace kvcache {
 namespace kernels {
 
-constexpr int windowBytes = 4096, maxWindows = 4, maxPanels = 3;
+constexpr int windowBytes = 4096, maxWindows = 4, maxPanels = 4;
 constexpr int maxSegments = 32;
 
+/// Bytes of a unit of the rows.
+KVCACHE_DEVICE int unitBytes(const AttentionShape &shape) {
+  return shape.runtimeStrides
+             ? 16
+             : minOf(copyWidth(shape.kPageStride, shape.kTokenStride,
+                               shape.kHeadStride),
+                     copyWidth(shape.vPageStride, shape.vTokenStride,
+                               shape.vHeadStride));
+}
 KVCACHE_DEVICE int rowUnits(const AttentionShape &shape) {
-  return shape.headDim * cacheBytes(shape.cacheType) / 16;
+  return shape.headDim * cacheBytes(shape.cacheType) / unitBytes(shape);
+}
+KVCACHE_DEVICE int rowPanels(const AttentionShape &shape) {
+  return rowUnits(shape) / 32 + __builtin_popcount(rowUnits(shape) % 32);
 }
 KVCACHE_DEVICE int panels(const AttentionShape &shape) {
-  return __builtin_popcount(rowUnits(shape));
+  return rowPanels(shape) + (hasTokenScales(shape) ? 1 : 0);
 }
-/// 16-byte units of panel `p`, widest first.
+KVCACHE_DEVICE bool holdsScales(const AttentionShape &shape, int p) {
+  return p == rowPanels(shape);
+}
+/// Units of panel `p`, widest first.
 KVCACHE_DEVICE int panelWidth(const AttentionShape &shape, int p) {
   int units = rowUnits(shape), width = 32;
+  if (holdsScales(shape, p))
+    return 1;
+  p -= units / 32;
 #pragma unroll
-  for (int bit = 5; bit >= 0; --bit) {
+  for (int bit = 4; bit >= 0; --bit) {
     if (units >> bit & 1) {
       if (p == 0)
         width = 1 << bit;
@@ -60,9 +81,22 @@ KVCACHE_DEVICE int panelWidth(const AttentionShape &shape, int p) {
   }
   return width;
 }
-/// First unit of panel `p`: the wider ones lie before it.
+/// First unit of panel `p` of a row: the wider ones lie before it.
 KVCACHE_DEVICE int panelStart(const AttentionShape &shape, int p) {
-  return rowUnits(shape) & ~(2 * panelWidth(shape, p) - 1);
+  return p < rowUnits(shape) / 32
+             ? 32 * p
+             : rowUnits(shape) & ~(2 * panelWidth(shape, p) - 1);
+}
+/// Strides of the panel's rows of K or of V in memory.
+KVCACHE_DEVICE i64 pageStrideOf(const AttentionShape &shape, int p, bool isV) {
+  if (holdsScales(shape, p) && shape.tokenScales == SideTokenScales)
+    return static_cast<i64>(4) * shape.kvHeads * shape.pageSize;
+  return isV ? shape.vPageStride : shape.kPageStride;
+}
+KVCACHE_DEVICE int tokenStrideOf(const AttentionShape &shape, int p, bool isV) {
+  if (holdsScales(shape, p) && shape.tokenScales == SideTokenScales)
+    return 4 * shape.kvHeads;
+  return isV ? shape.vTokenStride : shape.kTokenStride;
 }
 KVCACHE_DEVICE int rowsPerLane(const AttentionShape &shape, int p) {
   return maxOf(1, shape.tile * panelWidth(shape, p) / 32);
@@ -110,12 +144,11 @@ KVCACHE_DEVICE int segmentStep(const AttentionShape &shape, int p) {
 
 /// 4 KiB windows that a segment's rows reach over. Strides that are not
 /// constants are as far apart as can be.
-KVCACHE_DEVICE int windows(const AttentionShape &shape, int p,
-                           int tokenStride) {
+KVCACHE_DEVICE int windows(const AttentionShape &shape, int p, bool isV) {
   if (shape.runtimeStrides)
     return maxWindows + 1;
-  return (segmentRows(shape, p) - 1) * rowStep(shape, p) * tokenStride /
-             windowBytes +
+  return (segmentRows(shape, p) - 1) * rowStep(shape, p) *
+             tokenStrideOf(shape, p, isV) / windowBytes +
          1;
 }
 
@@ -159,12 +192,20 @@ KVCACHE_DEVICE void setWindows(const u8 *(&p)[maxWindows], const u8 *base,
   }
 }
 
-/// `kHead`, `vHead`: pages at the KV head of this CTA. `table`: the sequence's
-/// page-table row. `begin`: first token of the split, a multiple of the tile.
-/// Entries of the tokens `firstKey` to `end - 1` may be read.
-KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
-                                 const u8 *vHead, const int *table, int begin,
-                                 int firstKey, int end, u32 warp, u32 lane) {
+/// Pages of K and V, and of the scales of their tokens, at the KV head of a
+/// CTA.
+struct HeadPages {
+  const u8 *k, *v, *kScales, *vScales;
+};
+
+/// `table`: the sequence's page-table row. `begin`: first token of the split, a
+/// multiple of the tile. Entries of the tokens `firstKey` to `end - 1` may be
+/// read.
+KVCACHE_DEVICE Source makeSource(const AttentionShape &shape,
+                                 const HeadPages &head, const int *table,
+                                 int begin, int firstKey, int end, u32 warp,
+                                 u32 lane) {
+  const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
   Source s;
 #pragma unroll
   for (int p = 0; p < panels(shape); ++p) {
@@ -174,19 +215,24 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
     // of those that have.
     const u32 lanes = shape.tile * width;
     const u32 row = firstRow(shape, p, lanes < 32 ? lane % lanes : lane);
-    u32 chunk = lane % width + panelStart(shape, p);
+    const bool scales = holdsScales(shape, p);
+    u32 byte = scales ? 0
+                      : (lane % width + panelStart(shape, p)) *
+                            static_cast<u32>(unitBytes(shape));
     int token = warp * shape.tile + row;
     // Splits begin at a page, but for those of a window.
     int at = shape.hasWindow ? begin + token : token;
     int inPage = at % virtualPage(shape);
     setWindows(panel.k,
-               kHead + static_cast<i64>(inPage) * shape.kTokenStride +
-                   chunk * 16,
-               windows(shape, p, shape.kTokenStride), lane);
+               (scales ? head.kScales : head.k) +
+                   static_cast<i64>(inPage) * tokenStrideOf(shape, p, false) +
+                   byte,
+               windows(shape, p, false), lane);
     setWindows(panel.v,
-               vHead + static_cast<i64>(inPage) * shape.vTokenStride +
-                   chunk * 16,
-               windows(shape, p, shape.vTokenStride), lane);
+               (scales ? head.vScales : head.v) +
+                   static_cast<i64>(inPage) * tokenStrideOf(shape, p, true) +
+                   byte,
+               windows(shape, p, true), lane);
     const int first = shape.hasWindow
                           ? at / shape.pageSize
                           : begin / shape.pageSize + at / shape.pageSize;
@@ -196,7 +242,7 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
     panel.low = firstKey / shape.pageSize - first;
     panel.high = (end - 1) / shape.pageSize - first;
     panel.shared =
-        row * rowPitch(shape.headDim, cacheBytes(shape.cacheType)) + chunk * 16;
+        scales ? 2 * shape.tile * pitch + row * 4 : row * pitch + byte;
   }
   return s;
 }
@@ -204,9 +250,11 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape, const u8 *kHead,
 /// One lane's rows of one panel of K or of V.
 KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
                              const u8 *const (&source)[maxWindows],
-                             const int (&id)[maxSegments], int part,
-                             i64 pageStride, int tokenStride) {
-  const int count = windows(shape, panel, tokenStride);
+                             const int (&id)[maxSegments], int part, bool isV) {
+  const i64 pageStride = pageStrideOf(shape, panel, isV);
+  const int tokenStride = tokenStrideOf(shape, panel, isV);
+  const int count = windows(shape, panel, isV);
+  const bool narrow = holdsScales(shape, panel) || unitBytes(shape) == 4;
   const int rows = segmentRows(shape, panel), step = rowStep(shape, panel);
   const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
 #pragma unroll
@@ -226,12 +274,15 @@ KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
     for (int i = 0; i < rows; ++i) {
       i64 at = static_cast<i64>(i) * step * tokenStride;
       u32 to = shared + (s * rows + i) * step * pitch;
-      if (count > maxWindows) {
-        ptx::copyAsync16(to, p[0] + at);
-      } else {
+      const u8 *from = p[0] + at;
+      if (count <= maxWindows) {
         int w = static_cast<int>(at / windowBytes);
-        ptx::copyAsync16(to, p[w] + (at - w * windowBytes - windowBytes / 2));
+        from = p[w] + (at - w * windowBytes - windowBytes / 2);
       }
+      if (narrow)
+        ptx::copyAsync4(to, from);
+      else
+        ptx::copyAsync16(to, from);
     }
   }
 }
@@ -239,19 +290,17 @@ KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
 /// Requests one tile of K and V into a stage.
 KVCACHE_DEVICE void copyTile(const AttentionShape &shape, const Source &source,
                              u32 stage, const Pages &pages, u32 lane) {
-  const int toV =
-      shape.tile * rowPitch(shape.headDim, cacheBytes(shape.cacheType));
+  const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
 #pragma unroll
   for (int p = 0; p < panels(shape); ++p) {
+    const int toV = shape.tile * (holdsScales(shape, p) ? 4 : pitch);
     const Panel &panel = source.panel[p];
     const int lanes = shape.tile * panelWidth(shape, p); // of 32 or more
     if (lanes < 32 && static_cast<int>(lane) >= lanes)
       continue;
     u32 to = stage + panel.shared;
-    copyRows(shape, p, to, panel.k, pages.id[p], pages.part[p],
-             shape.kPageStride, shape.kTokenStride);
-    copyRows(shape, p, to + toV, panel.v, pages.id[p], pages.part[p],
-             shape.vPageStride, shape.vTokenStride);
+    copyRows(shape, p, to, panel.k, pages.id[p], pages.part[p], false);
+    copyRows(shape, p, to + toV, panel.v, pages.id[p], pages.part[p], true);
   }
 }
 

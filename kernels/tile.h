@@ -72,7 +72,7 @@ struct AttentionShape {
   int ropeDim = 0; // elements of a row of K behind those of headDim (MLA)
   bool hasLse = true;
   int math = MathF16;
-  bool hasTokenScales = false;
+  int tokenScales = NoTokenScales;
 };
 
 /// The largest values of an array extent below. A warp has at most 18 chunks of
@@ -87,6 +87,9 @@ KVCACHE_DEVICE int pitchOf(const AttentionShape &shape) {
 }
 KVCACHE_DEVICE bool is16Bit(const AttentionShape &shape) {
   return shape.cacheType >= CacheF16;
+}
+KVCACHE_DEVICE bool hasTokenScales(const AttentionShape &shape) {
+  return shape.tokenScales != NoTokenScales;
 }
 KVCACHE_DEVICE bool multipliesCodes(const AttentionShape &shape) {
   return shape.math == MathFP8;
@@ -138,7 +141,7 @@ KVCACHE_DEVICE u32 freshFlag(const AttentionShape &shape) {
 /// registers more, which ptxas finds beside the largest outputs for sm_90 and
 /// sm_100 alone.
 KVCACHE_DEVICE bool sumsByProduct(const AttentionShape &shape) {
-  return !shape.hasLse && !shape.hasTokenScales &&
+  return !shape.hasLse && !hasTokenScales(shape) &&
          (tilesN(shape.columns) * shape.headDim < 512 ||
           (shape.arch >= 90 && shape.arch < 120));
 }
@@ -338,7 +341,7 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
           float &x = s[i][mo + mi][e];
           float negRef = state.negRef[i][e & 1];
           float factor = q.scale[i][e & 1];
-          if (shape.hasTokenScales) {
+          if (hasTokenScales(shape)) {
             factor *= scales.k[mo + mi][e / 2];
             negRef += scales.logV[mo + mi][e / 2];
           }
@@ -436,7 +439,7 @@ KVCACHE_DEVICE void exponentials(const AttentionShape &shape, const Scores &s,
                                                          : ptx::packF16(a, b);
         if (sumsByProduct(shape))
           continue;
-        if (shape.hasTokenScales)
+        if (hasTokenScales(shape))
           a *= scales.inverseV[m][e], b *= scales.inverseV[m][e];
         sum[i][0] = m + e ? sum[i][0] + a : a;
         sum[i][1] = m + e ? sum[i][1] + b : b;

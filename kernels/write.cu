@@ -366,8 +366,9 @@ kvcache_write_latent(const void *latent, const void *rope, void *pages,
 }
 
 // The same as kvcache_write into a cache of e4m3 whose rows of a token and KV
-// head have scales of their own, max(amax / 448, 1e-6), which go to k_scales
-// and v_scales [pages][page_size][kv_heads]; code = x * (1 / scale). Grid
+// head have scales of their own, max(amax / 448, 1e-6); code = x * (1 / scale).
+// token_scales: see Geometry.h; k_scales and v_scales are the side tensors.
+// Strides of rows that end in their scale are multiples of 4 bytes. Grid
 // (tokenScaledWriteGrid, 1, 1), 128 threads, no shared memory.
 KVCACHE_EXPORT
 kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
@@ -380,7 +381,7 @@ kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
                            int page_size, long long k_page_stride,
                            int k_token_stride, int k_head_stride,
                            long long v_page_stride, int v_token_stride,
-                           int v_head_stride, int rotary_dim,
+                           int v_head_stride, int token_scales, int rotary_dim,
                            int rope_interleaved, int rope_positions) {
   const int lanes = tokenScaledLanes(head_dim);
   int thread = static_cast<int>(ptx::threadX());
@@ -438,9 +439,13 @@ kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
                 static_cast<i64>(head) * v_head_stride
           : page * k_page_stride + static_cast<i64>(offset) * k_token_stride +
                 static_cast<i64>(head) * k_head_stride;
-  ptx::storeV4(static_cast<u8 *>(isV ? v_pages : k_pages) + at +
-                   unit * writeElements,
-               codes);
+  u8 *to = static_cast<u8 *>(isV ? v_pages : k_pages) + at;
+  storeBytes(to + unit * writeElements, codes,
+             minOf(copyWidth(k_page_stride, k_token_stride, k_head_stride),
+                   copyWidth(v_page_stride, v_token_stride, v_head_stride)));
   if (unit == 0)
-    ptx::storeF32((isV ? v_scales : k_scales) + slot * kv_heads + head, scale);
+    ptx::storeF32(token_scales == InlineTokenScales
+                      ? reinterpret_cast<float *>(to + head_dim)
+                      : (isV ? v_scales : k_scales) + slot * kv_heads + head,
+                  scale);
 }

@@ -34,24 +34,20 @@ static constexpr OptionalPointer kWriteOptional[] = {{5, "rotary_dim", 1},
                                                      {6, "rotary_dim", 1}};
 
 static constexpr llvm::StringRef kAttentionStructure[] = {
-    "arch",           "q_type",           "out_type",
-    "cache_type",     "q_heads",          "kv_heads",
-    "head_dim",       "page_size",        "k_page_stride",
-    "k_token_stride", "k_head_stride",    "v_page_stride",
-    "v_token_stride", "v_head_stride",    "tile",
-    "stages",         "unroll",           "rows",
-    "has_window",     "has_soft_cap",     "has_sinks",
-    "has_alibi",      "has_token_scales", "split_tokens",
-    "num_splits",     "has_lse",          "math"};
+    "arch",           "q_type",         "out_type",      "cache_type",
+    "q_heads",        "kv_heads",       "head_dim",      "page_size",
+    "k_page_stride",  "k_token_stride", "k_head_stride", "v_page_stride",
+    "v_token_stride", "v_head_stride",  "tile",          "stages",
+    "unroll",         "rows",           "has_window",    "has_soft_cap",
+    "has_sinks",      "has_alibi",      "token_scales",  "split_tokens",
+    "num_splits",     "has_lse",        "math"};
 
 static constexpr llvm::StringRef kStridedStructure[] = {
-    "arch",       "q_type",           "out_type",
-    "cache_type", "q_heads",          "kv_heads",
-    "head_dim",   "page_size",        "tile",
-    "stages",     "unroll",           "rows",
-    "has_window", "has_soft_cap",     "has_sinks",
-    "has_alibi",  "has_token_scales", "split_tokens",
-    "num_splits", "has_lse",          "math"};
+    "arch",      "q_type",       "out_type",     "cache_type",   "q_heads",
+    "kv_heads",  "head_dim",     "page_size",    "tile",         "stages",
+    "unroll",    "rows",         "has_window",   "has_soft_cap", "has_sinks",
+    "has_alibi", "token_scales", "split_tokens", "num_splits",   "has_lse",
+    "math"};
 
 static constexpr llvm::StringRef kPrefillStructure[] = {
     "arch",           "q_type",         "out_type",      "cache_type",
@@ -72,29 +68,22 @@ static constexpr llvm::StringRef kCopyStructure[] = {
     "arch", "kv_heads", "page_size", "k_row_bytes", "v_row_bytes"};
 static constexpr OptionalPointer kCopyOptional[] = {{1, "v_row_bytes", 1}};
 
-static constexpr llvm::StringRef kTokenScaledStructure[] = {"arch",
-                                                            "in_type",
-                                                            "kv_heads",
-                                                            "head_dim",
-                                                            "page_size",
-                                                            "k_page_stride",
-                                                            "k_token_stride",
-                                                            "k_head_stride",
-                                                            "v_page_stride",
-                                                            "v_token_stride",
-                                                            "v_head_stride",
-                                                            "rotary_dim",
-                                                            "rope_interleaved",
-                                                            "rope_positions"};
+static constexpr llvm::StringRef kTokenScaledStructure[] = {
+    "arch",          "in_type",          "kv_heads",       "head_dim",
+    "page_size",     "k_page_stride",    "k_token_stride", "k_head_stride",
+    "v_page_stride", "v_token_stride",   "v_head_stride",  "token_scales",
+    "rotary_dim",    "rope_interleaved", "rope_positions"};
 
 static constexpr OptionalPointer kTokenScaledOptional[] = {
-    {7, "rotary_dim", 1}, {8, "rotary_dim", 1}};
+    {5, "token_scales", 2},
+    {6, "token_scales", 2},
+    {7, "rotary_dim", 1},
+    {8, "rotary_dim", 1}};
 
 static constexpr OptionalPointer kAttentionOptional[] = {
-    {7, "has_lse", 1},           {8, "num_splits", 2},
-    {9, "num_splits", 2},        {10, "has_sinks", 1},
-    {11, "has_alibi", 1},        {12, "has_token_scales", 1},
-    {13, "has_token_scales", 1},
+    {7, "has_lse", 1},       {8, "num_splits", 2}, {9, "num_splits", 2},
+    {10, "has_sinks", 1},    {11, "has_alibi", 1}, {12, "token_scales", 2},
+    {13, "token_scales", 2},
 };
 
 static constexpr llvm::StringRef kWriteLatentStructure[] = {

@@ -210,14 +210,15 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   int columns = geometry::columnsPerCta(group, tuningRows, dim);
   int gridX = geometry::attentionGridX(heads, kvHeads, tuningRows, dim);
   geometry::AttentionTuning tuning = geometry::attentionDefaults(
-      arch, dim, elementBytes, columns, *query, page, *math);
+      arch, dim, elementBytes, columns, *query, page, *math, tokenScales);
   if (!warps) {
     tuning.tile = tunedOr("tile", tuning.tile);
     tuning.stages = tunedOr("stages", tuning.stages);
     tuning.unroll = tunedOr("unroll", tuning.unroll);
   }
   int shared = geometry::dynamicSharedBytes(dim, elementBytes, columns, *query,
-                                            tuning.tile, tuning.stages, *math);
+                                            tuning.tile, tuning.stages, *math,
+                                            tokenScales);
   tuning.minCtasPerSM =
       std::clamp(geometry::ctasPerSM(arch, shared), 1, tuning.minCtasPerSM);
   // What a row can see at most, in whole tiles.
@@ -243,7 +244,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
       arch, *query, cache->type, heads, kvHeads, dim, page, tuningRows,
       tuning.tile, tuning.stages, tuning.unroll,
       warps ? geometry::splitGranule(tuning.tile, page) : split.splitTokens,
-      split.numSplits, op.getWindow().has_value(), *math);
+      split.numSplits, op.getWindow().has_value(), *math, tokenScales);
   if (!problem && !geometry::attentionStridesAreLegal(
                       cache->strides[0], cache->strides[1], cache->strides[2]))
     problem = "pages need strides of multiples of 16 bytes";
@@ -350,7 +351,8 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   launch.structural(tuning.unroll);
   launch.structural(rows);
   addFeatures();
-  launch.structural(tokenScales);
+  launch.structural(tokenScales ? geometry::SideTokenScales
+                                : geometry::NoTokenScales);
   launch.structural(split.splitTokens);
   launch.structural(split.numSplits);
   launch.structural(op.getLse() ? 1 : 0);
@@ -370,7 +372,8 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
     remark << " (" << tuning.why << ")";
   remark << " in " << tuning.stages << " stages" << tunedMark("stages") << " ("
          << geometry::bytesInFlight(arch, dim, elementBytes, columns, *query,
-                                    tuning.tile, tuning.stages, *math) /
+                                    tuning.tile, tuning.stages, *math,
+                                    tokenScales) /
                 1024
          << " KiB in flight on a multiprocessor)";
   if (tuning.unroll > 1)

@@ -120,6 +120,7 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
   launch.structural(dim);
   launch.structural(page);
   launch.strides(cache.strides, /*atRunTime=*/false);
+  launch.structural(geometry::SideTokenScales);
   std::string rope = addRope(launch, op);
   std::string name =
       launch.name(Twine("write_token_scaled_") + activationName(input) + "_" +

@@ -31,7 +31,7 @@ def main():
 
     def values(arch, dim, group, page, rows=1, cache=0, q_type=1, **more):
         v = dict(arch=arch, q_type=q_type, cache_type=cache, q_heads=group, kv_heads=1, head_dim=dim, page_size=page, rows=rows,
-                 num_splits=4, has_window=0, math=0)
+                 num_splits=4, has_window=0, math=0, token_scales=0)
         t = g.tuning(arch, dim, g.columns_of(v), page, g.cache_bytes(cache), q_type)
         v.update(tile=t["tile"], stages=t["stages"], unroll=t["unroll"], min_ctas=t["min_ctas"])
         v["split_tokens"] = g.granule(v["tile"], page)

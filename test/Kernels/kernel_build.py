@@ -62,7 +62,7 @@ int g_columns(int g, int r, int d) { return columnsPerCta(g, r, d); }
 int g_heads(int g, int r, int d) { return headsPerCta(g, r, d); }
 int g_choose_rows(int g, int d, int t, int s) { return chooseRows(g, d, t, s); }
 int g_row_blocks(int t, int s, int r) { return rowBlocks(t, s, r); }
-int g_shared(int d, int e, int c, int q, int t, int s, int m) { return dynamicSharedBytes(d, e, c, q, t, s, m); }
+int g_shared(int d, int e, int c, int q, int t, int s, int m, int o) { return dynamicSharedBytes(d, e, c, q, t, s, m, o); }
 long long g_partials(int x, int y, int c, int d, int n) { return partialsBytes(x, y, c, d, n); }
 long long g_counters(int x, int y, int n) { return countersBytes(x, y, n); }
 int g_grid_x(int q, int k, int r, int d) { return attentionGridX(q, k, r, d); }
@@ -70,11 +70,11 @@ int g_granule(int t, int p) { return splitGranule(t, p); }
 int g_per_iteration(int d, int e, int t) { return kvBytesPerIteration(d, e, t); }
 int g_ctas(int a, int s) { return ctasPerSM(a, s); }
 int g_ptx_version(int a) { return ptxVersion(a); }
-const char *g_problem(int a, int qt, int ct, int q, int k, int d, int p, int r, int t, int s, int u, int st, int n, int w, int m) {
-  return attentionProblem(a, qt, ct, q, k, d, p, r, t, s, u, st, n, w, m);
+const char *g_problem(int a, int qt, int ct, int q, int k, int d, int p, int r, int t, int s, int u, int st, int n, int w, int m, int o) {
+  return attentionProblem(a, qt, ct, q, k, d, p, r, t, s, u, st, n, w, m, o);
 }
-void g_defaults(int a, int d, int e, int c, int q, int p, int m, int *o) {
-  AttentionTuning t = attentionDefaults(a, d, e, c, q, p, m);
+void g_defaults(int a, int d, int e, int c, int q, int p, int m, int token_scales, int *o) {
+  AttentionTuning t = attentionDefaults(a, d, e, c, q, p, m, token_scales);
   o[0] = t.tile; o[1] = t.stages; o[2] = t.unroll; o[3] = t.minCtasPerSM;
 }
 void g_prefill_splits(int a, int s, int c, int w, int x, int y, long long k, int *o) {
@@ -101,9 +101,9 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
     def __getattr__(self, name):
         return getattr(self.lib, "g_" + name)
 
-    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1, math=0):
+    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1, math=0, token_scales=0):
         out = (ctypes.c_int * 4)()
-        self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, math, out)
+        self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, math, token_scales, out)
         return dict(tile=out[0], stages=out[1], unroll=out[2], min_ctas=out[3])
 
     def mla_tuning(self, v):
@@ -127,7 +127,7 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
             columns = self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
             return self.lib.g_prefill_shared(v["head_dim"], columns, v["q_type"], v["warps"])
         return self.lib.g_shared(v["head_dim"], self.lib.g_cache_bytes(v["cache_type"]), self.columns_of(v), v["q_type"],
-                                 v["tile"], v["stages"], v["math"])
+                                 v["tile"], v["stages"], v["math"], v["token_scales"])
 
     def grid_of(self, v, rows, sequences):
         if "latent_dim" in v:
@@ -139,7 +139,7 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
     def problem_of(self, v):
         text = self.lib.g_problem(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
                                   v["page_size"], v["rows"], v["tile"], v["stages"], v["unroll"], v["split_tokens"],
-                                  v["num_splits"], v["has_window"], v["math"])
+                                  v["num_splits"], v["has_window"], v["math"], v["token_scales"])
         return text.decode() if text else None
 
     def choose_splits(self, *args, function="g_splits"):
@@ -149,11 +149,14 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
 
 
 class Layout:
-    """Byte strides (page, token, head) of K and of V, and where V starts."""
+    """Byte strides (page, token, head) of K and of V, and where V starts.
 
-    def __init__(self, name, page, heads, dim, element_bytes=1):
-        dim *= element_bytes
-        row, self.name = heads * dim, name
+    pitch: bytes from row to row, where rows are longer than their codes.
+    """
+
+    def __init__(self, name, page, heads, dim, element_bytes=1, pitch=0):
+        dim = pitch or dim * element_bytes
+        row, self.name, self.pitch = heads * dim, f"{name} pitch {pitch}" if pitch else name, pitch
         if name == "nhd":  # [page][token][head][dim], V of its own
             self.k = self.v = (page * row, row, dim)
             self.v_offset, self.page_bytes = None, page * row
@@ -187,7 +190,7 @@ ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), 
                        ("v_page_stride", "i64"), ("v_token_stride", "i32"), ("v_head_stride", "i32"),
                        ("tile", "i32"), ("stages", "i32"), ("unroll", "i32"), ("rows", "i32"),
                        ("has_window", "i32"), ("has_soft_cap", "i32"), ("has_sinks", "i32"), ("has_alibi", "i32"),
-                       ("has_token_scales", "i32"), ("split_tokens", "i32"),
+                       ("token_scales", "i32"), ("split_tokens", "i32"),
                        ("num_splits", "i32"), ("has_lse", "i32"), ("math", "i32")]
 STRIDES = ("k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride")
 ROPE = [("rope_table", "p"), ("positions", "p")]
@@ -204,6 +207,9 @@ WRITE_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), (
 TOKEN_SCALED = [a for a in WRITE if a[0] not in ("k_scale", "v_scale")]
 TOKEN_SCALED[5:5] = [("k_scales", "p"), ("v_scales", "p")]
 TOKEN_SCALED_CONSTANTS = [c for c in WRITE_CONSTANTS if c[0] not in ("cache_type", "k_scale_is_pow2", "v_scale_is_pow2", "per_head")]
+TOKEN_SCALED_CONSTANTS[-3:-3] = [("token_scales", "i32")]
+# Its values: rows end in their scale, or side tensors have it.
+INLINE, SIDE = 1, 2
 
 NO_ROPE = dict(rotary_dim=0, rope_interleaved=0, rope_positions=0)
 MLA = [("q", "p"), ("pages", "p"), ("page_table", "p"), ("lengths", "p"), ("query_start", "p"), ("out", "p"), ("lse", "p"),
@@ -218,7 +224,7 @@ WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i
                           ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("scale_is_pow2", "i32"),
                           *ROPE_CONSTANTS]
 PREFILL = [a for a in ATTENTION if a[0] not in ("k_scales", "v_scales")]
-PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "has_token_scales", "math")]
+PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "token_scales", "math")]
 PREFILL_CONSTANTS += [("warps", "i32")]
 ELEMENTWISE = {
     "kvcache_quantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
@@ -300,11 +306,11 @@ class Builder:
 
     def attention(self, name, **values):
         """LLVM IR of an attention instance; unset tuning comes from Geometry.h."""
-        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, has_token_scales=0, has_lse=1, num_splits=1, math=0)
+        v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, token_scales=0, has_lse=1, num_splits=1, math=0)
         v.update(values)
         v.setdefault("out_type", v["q_type"])
         tuning = self.geometry.tuning(v["arch"], v["head_dim"], self.geometry.columns_of(v), v["page_size"],
-                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"], v["math"])
+                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"], v["math"], v["token_scales"])
         min_ctas = v.pop("min_ctas", tuning.pop("min_ctas"))
         for key in ("tile", "stages", "unroll"):
             v.setdefault(key, tuning[key])

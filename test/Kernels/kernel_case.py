@@ -6,6 +6,8 @@ read here with numpy alone.
 import ml_dtypes
 import numpy as np
 
+from kernel_build import INLINE
+
 LOG2E = 1.4426950408889634
 
 
@@ -138,7 +140,7 @@ class Batch:
         """K and V of a sequence, [token][head][dim] in float64."""
         t, page = np.arange(self.lengths[sequence]), self.shape["page_size"]
         pages, values = self.table[sequence, t // page], VALUES[self.shape["cache_type"]]
-        own = [s[pages, t % page][..., None].astype(np.float64) if self.shape.get("has_token_scales") else 1 for s in self.token_scales]
+        own = [s[pages, t % page][..., None].astype(np.float64) if self.shape.get("token_scales") else 1 for s in self.token_scales]
         return tuple(values[c[pages, t % page]] * np.reshape(np.float64(s), (-1, 1)) * scales
                      for c, s, scales in ((self.k, self.k_scale, own[0]), (self.v, self.v_scale, own[1])))
 
@@ -155,22 +157,24 @@ class Batch:
         lay, s = self.layout, self.shape
         page, heads, dim = s["page_size"], s["kv_heads"], s["head_dim"]
 
-        size_of = self.k.itemsize
+        codes = [np.ascontiguousarray(c).view(np.uint8) for c in (self.k, self.v)]
+        size = self.pages * lay.page_bytes
+        if s.get("token_scales") == INLINE:
+            codes = [np.concatenate([c, scales[..., None].view(np.uint8)], -1) for c, scales in zip(codes, self.token_scales)]
+            size -= lay.pitch - codes[0].shape[-1]  # the padding behind the last row is nobody's
 
         def index(strides):
-            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :dim * size_of]
+            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :codes[0].shape[-1]]
             return p * strides[0] + t * strides[1] + h * strides[2] + d
 
-        size = self.pages * lay.page_bytes
         pools, maps = [], []
         for _ in range(1 if lay.v_offset is not None else 2):
             pools.append(np.full(size, 0x7F, np.uint8))
             maps.append(np.zeros(size, np.uint8))
-        k, v = (np.ascontiguousarray(c).view(np.uint8) for c in (self.k, self.v))
-        written = np.broadcast_to(self.slot_used[:, :, None, None], k.shape)
+        written = np.broadcast_to(self.slot_used[:, :, None, None], codes[0].shape)
         ik, iv = index(lay.k), index(lay.v) + (lay.v_offset or 0)
-        pools[0][ik], maps[0][ik] = k, written
-        pools[-1][iv], maps[-1][iv] = v, written
+        pools[0][ik], maps[0][ik] = codes[0], written
+        pools[-1][iv], maps[-1][iv] = codes[1], written
         return pools, maps
 
     def query_bits(self):

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from kernel_build import TYPES, Builder
+from kernel_build import SIDE, TYPES, Builder
 from kernel_case import SENTINEL32, SENTINELS, Result
 from kernel_machine import Device
 
@@ -68,7 +68,7 @@ class Attention:
         pointers = pointers + [np.uint64(self.device.buffer(batch.sinks, "sinks") if v["has_sinks"] else 0),
                                np.uint64(self.device.buffer(batch.slopes, "alibi_slopes") if v["has_alibi"] else 0)]
         if not v.get("prefill"):
-            pointers += [np.uint64(self.device.buffer(scales, name) if v["has_token_scales"] else 0)
+            pointers += [np.uint64(self.device.buffer(scales, name) if v["token_scales"] == SIDE else 0)
                          for scales, name in zip(batch.token_scales, ("k_scales", "v_scales"))]
         heads = v["kv_heads"] if v["per_head"] else 1
         arguments = pointers + [*np.resize(batch.score_scale(), heads), *np.resize(batch.output_scale(), heads), batch.cap_constant(),
@@ -160,8 +160,8 @@ class Write:
                     *rope_buffers(d, rope)]
         g, heads = self.builder.geometry, values["kv_heads"]
         if values.get("token_scales"):
-            # `scales` are the side tensors, which the kernel fills.
-            pointers[5:5] = [d.buffer(s, name, writable=True) for s, name in zip(scales, ("k_scales", "v_scales"))]
+            # `scales` are the side tensors, which the kernel fills, if there are such.
+            pointers[5:5] = [d.buffer(s, name, writable=True) for s, name in zip(scales, ("k_scales", "v_scales"))] or [0, 0]
             arguments = [*(np.uint64(p) for p in pointers), np.int32(rows), np.int64(pages * values["page_size"])]
             return pools, d.launch(module, name, (g.token_scaled_write_grid(rows, heads, values["head_dim"]), 1, 1), 0, arguments)
         arguments = [np.uint64(p) for p in pointers]
