@@ -448,13 +448,47 @@ KVCACHE_DEVICE void publishChunk(const AttentionShape &shape, u32 at, int pitch,
   }
 }
 
+/// Puts NaN into the results of a warp where decode4 saw NaN codes in V: in
+/// their dim, for every column. `shared`: the results, see publish.
+KVCACHE_DEVICE void publishNaN(const AttentionShape &shape, u32 shared,
+                               u32 lane, const WarpState &state) {
+  u32 g = lane >> 2, t = lane & 3, seen = 0; // bit 2c + h: dim 16c + 2g + h
+#pragma unroll
+  for (int c = 0; c < chunksOf(shape); ++c)
+    seen |= state.nanV[c];
+  if (__builtin_expect(!ptx::any((seen & 0x80808080u) != 0), 1))
+    return;
+  seen = 0;
+#pragma unroll
+  for (int c = 0; c < chunksOf(shape); ++c) {
+    u32 v = state.nanV[c] | state.nanV[c] >> 16;
+    seen |= (v >> 7 & 1u) << 2 * c | (v >> 15 & 1u) << (2 * c + 1);
+  }
+  seen |= ptx::shuffleXor(seen, 1); // tokens are spread over t
+  seen |= ptx::shuffleXor(seen, 2);
+  ptx::warpSync();
+#pragma unroll 1
+  for (int i = 0; i < 2 * chunksOf(shape); ++i) {
+    if ((seen >> i & 1u) == 0)
+      continue;
+    u32 at = shared + (i / 2 * 16 + 2 * g + i % 2) * 4;
+#pragma unroll 1
+    for (int column = static_cast<int>(t); column < shape.columns; column += 4)
+      ptx::storeSharedF32(at + column * 4 * mergePitch(shape.headDim),
+                          ptx::asFloat(quietNaN));
+  }
+}
+
 /// The warps' accumulators go to shared memory, [warp][column][dim] f32. `cap`:
-/// see Queries.
+/// see Queries. A NaN code in K makes every score of its token NaN, and so the
+/// sums.
 KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
                             u32 pairs, u32 warp, u32 lane, WarpState &state) {
   u32 g = lane >> 2, t = lane & 3;
   const int pitch = 4 * mergePitch(shape.headDim);
   const int columns = tilesN(shape.columns) * columnsPerTile;
+  const bool isNaN =
+      flagsNaN(shape) && ptx::any((state.nanK & 0x80808080u) != 0);
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
     u32 column = i * columnsPerTile + 2 * t;
@@ -475,6 +509,8 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
         sum += ptx::shuffleXor(sum, 8);
         sum += ptx::shuffleXor(sum, 16);
       }
+      if (isNaN)
+        sum = ptx::asFloat(quietNaN);
       if (shape.hasSoftCap)
         negRef -= cap;
       // Without tokens: reference minus infinity, no weight in the merge.
@@ -484,6 +520,8 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
                            unset ? ptx::asFloat(minusInfinity) : -negRef, sum);
     }
   }
+  if (flagsNaN(shape))
+    publishNaN(shape, shared + warp * columns * pitch, lane, state);
 }
 
 /// Weight of a partial result: 0 without tokens, whatever the common reference.

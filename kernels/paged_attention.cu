@@ -164,8 +164,6 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
     }
   }
   ptx::copyWait(0);
-  if (shape.cacheType == E4M3 && !convertsFP8(shape.arch))
-    applyNaN(shape, state);
 }
 
 /// The kernel: see kvcache_paged_attention.

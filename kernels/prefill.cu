@@ -37,7 +37,8 @@ struct Tiles {
 };
 
 /// Requests the codes of the keys `token` .. `token` + 63 of K and V. Keys that
-/// no row sees are replaced by one that is seen: they are masked.
+/// no row sees are replaced by the next one that is seen, in the same step:
+/// they are masked, and what is in unused slots does not get in.
 KVCACHE_DEVICE void copyCodes(const AttentionShape &shape, const Tiles &tiles,
                               int token, u32 shared, int threads, u32 thread) {
   const int units = shape.headDim / 16, all = prefillTile * units;
@@ -68,29 +69,33 @@ KVCACHE_DEVICE void copyCodes(const AttentionShape &shape, const Tiles &tiles,
   }
 }
 
-/// Codes to f16, K rows and then V rows. Rows of keys that no row sees become
-/// zero: their slots may hold NaN, and 0 * NaN is NaN. `whole`: there are none.
-KVCACHE_DEVICE void convertCodes(const AttentionShape &shape,
-                                 const Tiles &tiles, bool whole, int token,
-                                 u32 codes, u32 tile, int threads, u32 thread) {
-  const int units = shape.headDim / 16, all = 2 * prefillTile * units;
-  const int pitch = rowPitch(shape.headDim, 2);
+/// 16 codes of a tile to f16. `unit`: which, of K rows and then of V rows.
+KVCACHE_DEVICE void convertUnit(const AttentionShape &shape, u32 codes,
+                                u32 tile, int unit) {
+  const int units = shape.headDim / 16, pitch = rowPitch(shape.headDim, 2);
+  u32 x[4], f[8];
+  ptx::loadSharedV4(x, codes + unit * 16);
+  decodeExact(shape.arch, shape.cacheType, 4, x, f);
+  u32 at = tile + unit / units * pitch + unit % units * 32;
+  ptx::storeSharedV4(at, f);
+  ptx::storeSharedV4(at + 16, f + 4);
+}
+
+/// Codes to f16. Where that is long integer code there is one copy of it.
+KVCACHE_DEVICE void convertCodes(const AttentionShape &shape, u32 codes,
+                                 u32 tile, int threads, u32 thread) {
+  const int all = 2 * prefillTile * shape.headDim / 16;
+  if (shape.cacheType == E4M3 && !convertsFP8(shape.arch)) {
+#pragma unroll 1
+    for (int unit = static_cast<int>(thread); unit < all; unit += threads)
+      convertUnit(shape, codes, tile, unit);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < ceilDiv(all, threads); ++i) {
     int unit = static_cast<int>(thread) + i * threads;
-    if (all % threads != 0 && unit >= all)
-      continue;
-    u32 x[4], f[8];
-    ptx::loadSharedV4(x, codes + unit * 16);
-    int row = unit / units, key = token + row % prefillTile;
-    bool seen = whole || (key >= tiles.firstKey && key < tiles.keys);
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      x[e] = seen ? x[e] : 0u;
-    decodeExact(shape.arch, shape.cacheType, 4, x, f);
-    u32 at = tile + row * pitch + unit % units * 32;
-    ptx::storeSharedV4(at, f);
-    ptx::storeSharedV4(at + 16, f + 4);
+    if (all % threads == 0 || unit < all)
+      convertUnit(shape, codes, tile, unit);
   }
 }
 
@@ -245,7 +250,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
                 static_cast<i64>(kvHead) * v_head_stride;
   tiles.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < 2; ++i) {
     if (begin + i * prefillTile < tiles.keys)
       copyCodes(codes, tiles, begin + i * prefillTile, staging + i * stage,
@@ -258,10 +263,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
     ptx::copyWait(1);
     // All codes of this tile have landed, and nobody reads the last one's f16.
     ptx::ctaSync();
-    if (token >= tiles.firstKey && token + prefillTile <= tiles.keys)
-      convertCodes(codes, tiles, true, token, from, shared, threads, thread);
-    else
-      convertCodes(codes, tiles, false, token, from, shared, threads, thread);
+    convertCodes(codes, from, shared, threads, thread);
     ptx::ctaSync();
     if (token + 2 * prefillTile < tiles.keys)
       copyCodes(codes, tiles, token + 2 * prefillTile, from, threads, thread);

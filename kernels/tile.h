@@ -95,6 +95,11 @@ KVCACHE_DEVICE bool multipliesCodes(const AttentionShape &shape) {
   return shape.math == MathFP8;
 }
 
+/// True where NaN codes are flagged, and put in place at the end: see decode4.
+KVCACHE_DEVICE bool flagsNaN(const AttentionShape &shape) {
+  return shape.cacheType == E4M3 && !convertsFP8(shape.arch);
+}
+
 /// A new reference is the maximum plus this many binades: P starts at 2^-3 and
 /// may grow to 2 before the accumulators are rescaled. With 6, a sink token 14
 /// binades above thousands of equal ones costs 30 times the accuracy (f16
@@ -375,7 +380,7 @@ KVCACHE_DEVICE void maskScores(const AttentionShape &shape, Scores &s,
                                const Mask &mask, u32 (&nan)[maxTilesM][2],
                                u32 lane) {
   u32 g = lane >> 2, t = lane & 3;
-  const bool flags = shape.cacheType == E4M3 && !convertsFP8(shape.arch);
+  const bool flags = flagsNaN(shape);
 #pragma unroll
   for (int m = 0; m < shape.tile / 16; ++m) {
 #pragma unroll
@@ -683,39 +688,6 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
         addOutputs(shape, c, a0, a1, a2, a3, b0, b1, state);
       }
     }
-  }
-}
-
-/// Puts NaN where decode4 saw NaN codes: a NaN in K makes every score of its
-/// token NaN, and so the whole output of the KV head; a NaN in V makes its dim
-/// NaN for every column.
-KVCACHE_DEVICE void applyNaN(const AttentionShape &shape, WarpState &state) {
-  const int chunks = shape.headDim / 16;
-  u32 seen = state.nanK;
-#pragma unroll
-  for (int c = 0; c < chunks; ++c)
-    seen |= state.nanV[c];
-  if (!ptx::any((seen & 0x80808080u) != 0))
-    return;
-  bool all = ptx::any((state.nanK & 0x80808080u) != 0);
-#pragma unroll
-  for (int c = 0; c < chunks; ++c) {
-    u32 v = state.nanV[c]; // tokens are spread over t
-    v |= ptx::shuffleXor(v, 1);
-    v |= ptx::shuffleXor(v, 2);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      bool bad = all || (v & (e < 2 ? 0x00800080u : 0x80008000u)) != 0;
-#pragma unroll
-      for (int i = 0; i < tilesN(shape.columns); ++i)
-        state.o[i][c][e] = bad ? ptx::asFloat(quietNaN) : state.o[i][c][e];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < tilesN(shape.columns); ++i) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      state.sum[i][h] = all ? ptx::asFloat(quietNaN) : state.sum[i][h];
   }
 }
 
