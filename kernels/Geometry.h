@@ -692,16 +692,21 @@ constexpr int mlaThreads = 256;
 constexpr int mlaWarps = mlaThreads / 32;
 
 /// The most columns of an MLA CTA: the output takes columns * latentDim / 256
-/// registers, 128 at most.
+/// registers, 128 at most. Queries of f32 take twice the registers of others.
 constexpr int maxMlaColumns = 64;
+[[gnu::always_inline]] constexpr inline int mlaColumnLimit(int queryType) {
+  return maxMlaColumns / queryTerms(queryType);
+}
 
 /// Query heads of one MLA CTA; more heads are cut into equal blocks.
-[[gnu::always_inline]] constexpr inline int mlaHeadsPerCta(int heads,
-                                                           int rows) {
-  return ceilDiv(heads, ceilDiv(heads, maxOf(1, maxMlaColumns / rows)));
+[[gnu::always_inline]] constexpr inline int mlaHeadsPerCta(int heads, int rows,
+                                                           int queryType) {
+  return ceilDiv(heads,
+                 ceilDiv(heads, maxOf(1, mlaColumnLimit(queryType) / rows)));
 }
-[[gnu::always_inline]] constexpr inline int mlaColumns(int heads, int rows) {
-  return rows * mlaHeadsPerCta(heads, rows);
+[[gnu::always_inline]] constexpr inline int mlaColumns(int heads, int rows,
+                                                       int queryType) {
+  return rows * mlaHeadsPerCta(heads, rows, queryType);
 }
 /// Columns in the products: 8, 16, 32 or 64. What is more than mlaColumns is
 /// zero.
@@ -710,10 +715,11 @@ constexpr int maxMlaColumns = 64;
 }
 
 /// Query rows of one sequence that an MLA CTA takes: see chooseRows.
-constexpr int chooseMlaRows(int heads, int maxTokens, int maxSequences) {
+constexpr int chooseMlaRows(int heads, int maxTokens, int maxSequences,
+                            int queryType) {
   int wanted = minOf(ceilDiv(maxTokens, maxOf(1, maxSequences)), maxRowsPerCta);
   int rows = 1;
-  while (rows < wanted && 2 * rows * heads <= maxMlaColumns)
+  while (rows < wanted && 2 * rows * heads <= mlaColumnLimit(queryType))
     rows *= 2;
   return rows;
 }
@@ -801,17 +807,13 @@ constexpr const char *mlaProblem(int arch, int queryType, int cacheType,
                                  int splitTokens, int numSplits) {
   if (heads < 1 || heads > maxGroup)
     return "there are 1 to 128 query heads";
-  if (queryType == F32)
-    return "queries of MLA are f16 or bf16";
-  if (cacheType == CacheF16
-          ? queryType != F16
-          : (cacheType == CacheBF16 || cacheType == TileScaled) &&
-                queryType != BF16)
+  if (cacheType >= CacheF16 && queryType < CodesE4M3 &&
+      queryType != (cacheType == CacheF16 ? F16 : BF16))
     return "a latent cache with 16-bit elements or tile scales takes queries "
-           "of its own type, bf16 for fp8_ds_mla";
+           "of its own type, bf16 for fp8_ds_mla, or FP8";
   if (rows < 1 || rows > maxRowsPerCta ||
-      (rows > 1 && rows * heads > maxMlaColumns))
-    return "a CTA takes 1 to 8 query rows, and 64 columns";
+      (rows > 1 && rows * heads > mlaColumnLimit(queryType)))
+    return "a CTA takes 1 to 8 query rows, and 64 columns, of f32 queries 32";
   if ((tile != 32 && tile != 64) || stages < 2 || stages > 5)
     return "tiles have 32 or 64 tokens, rings 2 to 5 stages";
   if (tile != 32 && mlaTileBytes(cacheType, latentDim, ropeDim, tile) == 0)
@@ -821,7 +823,7 @@ constexpr const char *mlaProblem(int arch, int queryType, int cacheType,
   if (splitTokens <= 0 || splitTokens % tile != 0)
     return "a split takes whole tiles";
   if (mlaSharedBytes(arch, cacheType, latentDim, ropeDim,
-                     mlaColumns(heads, rows), tile,
+                     mlaColumns(heads, rows, queryType), tile,
                      stages) > machineOf(arch).sharedPerCta)
     return "the tiles exceed the shared memory of a CTA";
   return nullptr;
@@ -865,8 +867,8 @@ constexpr Grid prefillLaunchGrid(int maxTokens, int maxSequences,
 }
 
 constexpr Grid mlaLaunchGrid(int maxTokens, int maxSequences, int heads,
-                             int rows, int numSplits) {
-  return {ceilDiv(heads, mlaHeadsPerCta(heads, rows)),
+                             int rows, int numSplits, int queryType) {
+  return {ceilDiv(heads, mlaHeadsPerCta(heads, rows, queryType)),
           rowBlocks(maxTokens, maxSequences, rows), numSplits};
 }
 

@@ -130,6 +130,13 @@ KVCACHE_DEVICE RowScale rowScale(float top, u32 exponent) {
           ptx::asFloat((e - exponent) << 23)};
 }
 
+/// What a decoded query has to be multiplied with: see decodedUnit.
+KVCACHE_DEVICE float queryUnit(const AttentionShape &shape) {
+  return shape.queryType >= CodesE4M3
+             ? decodedUnit(shape.arch, codeType(shape.queryType))
+             : 1.f;
+}
+
 /// Query fragments of one N tile. Codes become f16 up to decodedUnit, exactly;
 /// in fp8-math they stay codes.
 /// Rows of bf16 and f32 that meet f16 keys
@@ -291,8 +298,7 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
   bool converts = (shape.queryType == BF16 || shape.queryType == F32 ||
                    (shape.queryType == F16 && multipliesCodes(shape))) &&
                   shape.cacheType != CacheBF16;
-  if (shape.queryType >= CodesE4M3)
-    scale *= decodedUnit(shape.arch, codeType(shape.queryType));
+  scale *= queryUnit(shape);
   const QueryPart whole = {chunksOf(shape), chunksOf(shape), 0, 0};
   if (!queriesInShared(shape.headDim, shape.columns, shape.queryType,
                        shape.math)) {

@@ -55,10 +55,11 @@ KVCACHE_DEVICE int scaledParts(const MlaShape &shape) {
   return shape.stored == TileScaled ? shape.a.headDim / 128 : 1;
 }
 
-/// Queries of bf16 that become f16 have a power of two of their own: see
-/// loadFragments.
+/// Queries of bf16 and f32 that become f16 have a power of two of their own:
+/// see loadFragments.
 KVCACHE_DEVICE bool scalesQueries(const MlaShape &shape) {
-  return shape.a.queryType == BF16 && shape.a.cacheType == CacheF16;
+  return (shape.a.queryType == BF16 || shape.a.queryType == F32) &&
+         shape.a.cacheType == CacheF16;
 }
 
 /// Chunks of a warp's queries that stay in shared memory, 16 bytes a lane each.
@@ -248,6 +249,20 @@ KVCACHE_DEVICE Areas areasOf(const MlaShape &shape) {
   return areas;
 }
 
+/// N tiles of the output that fit into shared memory in front of the sums.
+KVCACHE_DEVICE int outputTiles(const MlaShape &shape) {
+  const int latent = shape.a.headDim, rope = shape.a.ropeDim;
+  const int room =
+      mlaTileBytes(shape.stored, latent, rope, shape.a.tile) +
+      shape.a.stages * shape.a.tile * stagePitch(shape) +
+      mlaWarps * 512 * sharedChunks(shape) +
+      mlaProbBytes(shape.stored, latent, shape.a.columns, shape.a.tile);
+  const int bytes = columnsPerTile * 4 * mergePitch(latent);
+  return shape.tilesN * bytes <= room       ? shape.tilesN
+         : shape.tilesN / 2 * bytes <= room ? shape.tilesN / 2
+                                            : shape.tilesN / 4;
+}
+
 /// What a warp carries from tile to tile: the output of its dims, and sums of
 /// the columns that it has scores of, whose references are in shared memory.
 /// `fresh` as in WarpState.
@@ -283,10 +298,13 @@ KVCACHE_DEVICE void addHalf(const MlaShape &shape, u32 k, int first, int last,
       u32 r[4];
       ptx::ldmatrix(r, k + (m + j) * 16 * pitchOf(shape.a) + 32 * c);
 #pragma unroll
-      for (int i = 0; i < shape.warpN; ++i)
-        product(shape.a, d[i][j], r[0], r[1], r[2], r[3],
-                c < stored ? b[2 * i] : q.b[i][0][2 * c],
-                c < stored ? b[2 * i + 1] : q.b[i][0][2 * c + 1]);
+      for (int i = 0; i < shape.warpN; ++i) {
+#pragma unroll
+        for (int term = 0; term < queryTerms(shape.a.queryType); ++term)
+          product(shape.a, d[i][j], r[0], r[1], r[2], r[3],
+                  c < stored ? b[2 * i] : q.b[i][term][2 * c],
+                  c < stored ? b[2 * i + 1] : q.b[i][term][2 * c + 1]);
+      }
     }
   }
 }
@@ -617,7 +635,8 @@ KVCACHE_DEVICE void loadMlaQueries(const MlaShape &shape, const Part &part,
 KVCACHE_DEVICE Results mlaResults(const AttentionShape &shape, u8 *out,
                                   float *lse, float factor, int first, int x) {
   i64 column = static_cast<i64>(first) * shape.queryHeads + x * shape.heads;
-  return {out + column * shape.headDim * 2, lse + column, factor, nullptr};
+  return {out + column * shape.headDim * activationBytes(shape.outType),
+          lse + column, factor, nullptr};
 }
 
 /// The kernel: see kvcache_mla_attention.
@@ -635,6 +654,7 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
   const bool copiesCodes = converts(shape);
   const float unit =
       shape.stored == TileScaled ? 1.f : decodedUnit(a.arch, shape.stored);
+  const float factor = score_scale * unit * queryUnit(a);
 
   u32 thread = ptx::threadX(), lane = thread & 31;
   u32 warp = ptx::shuffle(thread >> 5, 0); // uniform for the compiler, too
@@ -659,7 +679,9 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
   int begin = split * share, end = minOf(begin + share, keys);
 
   const Areas areas = areasOf(shape);
-  if (thread == 0) { // for the end: registers are scarce until then
+  // For the end: registers are scarce until then. Not `thread == 0`, which
+  // finishSplits asks, and would find in a register.
+  if (warp == 0 && lane == 0) {
     const u32 words[4] = {
         static_cast<u32>(block.first), static_cast<u32>(block.live.rows),
         static_cast<u32>(block.live.heads), static_cast<u32>(splits)};
@@ -670,9 +692,9 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
   copies.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
   {
-    const int lanes = lanesPerRow(shape);
-    int row = static_cast<int>(thread) / lanes % tile;
-    int turn = static_cast<int>(thread) / (lanes * tile); // its first
+    const u32 lanes = static_cast<u32>(lanesPerRow(shape));
+    int row = static_cast<int>(thread / lanes % static_cast<u32>(tile));
+    int turn = static_cast<int>(thread / (lanes * static_cast<u32>(tile)));
     copies.row = row;
     copies.last = end - 1;
     copies.from = (turn * lanes + thread % lanes) * 16;
@@ -686,7 +708,7 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
   // Codes leave their stage before it is requested again; rows of 16 bits stay
   // until the next tile.
   const int ahead = copiesCodes ? stages : stages - 1;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < ahead; ++i) {
     if (begin + i * tile < end)
       request(shape, copies, begin + i * tile, areas.ring + i * stage);
@@ -698,8 +720,8 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
       areas.queries + warp * (512 * sharedChunks(shape)) + lane * 16;
   loadMlaQueries(shape, partOf(shape, warp), areas,
                  q + (static_cast<i64>(block.first) * heads + x * a.heads) *
-                         (latent + a.ropeDim) * 2,
-                 block.live, score_scale * unit, lane, fragments);
+                         (latent + a.ropeDim) * activationBytes(a.queryType),
+                 block.live, factor, lane, fragments);
   MlaState state;
 #pragma unroll
   for (int i = 0; i < shape.tilesN; ++i) {
@@ -736,14 +758,15 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
     // Tokens that all rows see need no mask.
     bool masked = token + tile > minOf(end, block.high);
 
-    mlaScores(shape, areas, rows, fragments, score_scale * unit, masked,
-              block.high - token, end - token, warp, lane, state);
+    mlaScores(shape, areas, rows, fragments, factor, masked, block.high - token,
+              end - token, warp, lane, state);
     mlaOutputs(shape, areas, rows, warp, lane, state);
   }
   ptx::copyWait(0);
   ptx::ctaSync();
 
   // Sums and references of the columns.
+  warp = ptx::shuffle(thread >> 5, 0); // rather than a register until here
   const Part part = partOf(shape, warp);
   u32 g = lane >> 2, t = lane & 3;
   if (part.scores) {
@@ -783,13 +806,14 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
       a, partials, counters, static_cast<i64>(y) * ceilDiv(heads, a.heads) + x,
       split, splits, num_splits);
   const int slots = 2 * minOf(shape.tokenGroups, tile / 16 / shape.steps);
-  const int pitch = 4 * mergePitch(latent), quads = latent / 4;
-  // Two N tiles at a time.
+  const int pitch = 4 * mergePitch(latent);
+  const u32 quads = static_cast<u32>(latent / 4);
+  const int atOnce = outputTiles(shape);
 #pragma unroll
-  for (int i = 0; i < shape.tilesN; i += 2) {
+  for (int i = 0; i < shape.tilesN; i += atOnce) {
     ptx::ctaSync();
 #pragma unroll
-    for (int j = i; j < minOf(i + 2, shape.tilesN); ++j) {
+    for (int j = i; j < i + atOnce; ++j) {
       u32 at = areas.tile + ((j - i) * columnsPerTile + 2 * t) * pitch +
                warp * (latent / mlaWarps) * 4 + 4 * g;
 #pragma unroll
@@ -797,12 +821,12 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
         publishChunk(a, at + 64 * c, pitch, state.o[j][c]);
     }
     ptx::ctaSync();
-    const int columns = minOf(16, padded);
 #pragma unroll 1
-    for (int k = static_cast<int>(thread); k < columns * quads;
+    for (u32 k = thread; k < static_cast<u32>(atOnce * columnsPerTile) * quads;
          k += mlaThreads) {
-      int within = k / quads, column = i * columnsPerTile + within;
-      int dim = k % quads * 4;
+      int within = static_cast<int>(k / quads);
+      int column = i * columnsPerTile + within;
+      int dim = static_cast<int>(k % quads) * 4;
       if (!isLive(a, live, column))
         continue;
       float o[4], sum = 0.f;
@@ -830,8 +854,8 @@ using namespace kvcache::kernels;
 //   out [max_tokens][heads][latent_dim]; lse [max_tokens][heads] f32
 //   pages [page][token] of latentRowBytes, strides in bytes
 // score_scale turns q . codes into log2 units, output_scale is the latent's
-// scale. Scales of TileScaled rows are in the rows. Grid (heads /
-// mlaHeadsPerCta rounded up, rowBlocks, num_splits), mlaThreads,
+// scale, over that of an FP8 output. Scales of TileScaled rows are in the rows.
+// Grid (heads / mlaHeadsPerCta rounded up, rowBlocks, num_splits), mlaThreads,
 // mlaSharedBytes.
 KVCACHE_EXPORT kvcache_mla_attention(
     const void *q, const void *pages, const int *page_table, const int *lengths,
@@ -839,15 +863,15 @@ KVCACHE_EXPORT kvcache_mla_attention(
     unsigned *counters, float score_scale, float output_scale, int max_tokens,
     int max_sequences, int max_pages_per_sequence,
     // structural constants
-    int arch, int q_type, int cache_type, int heads, int latent_dim,
-    int rope_dim, int page_size, long long page_stride, int token_stride,
-    int tile, int stages, int rows, int split_tokens, int num_splits,
-    int has_lse) {
+    int arch, int q_type, int out_type, int cache_type, int heads,
+    int latent_dim, int rope_dim, int page_size, long long page_stride,
+    int token_stride, int tile, int stages, int rows, int split_tokens,
+    int num_splits, int has_lse) {
   const bool bf16 = cache_type == CacheBF16 || cache_type == TileScaled;
-  const int columns = mlaColumns(heads, rows);
+  const int columns = mlaColumns(heads, rows, q_type);
   MlaShape shape = {{arch,
                      q_type,
-                     q_type,
+                     out_type,
                      bf16 ? CacheBF16 : CacheF16,
                      heads,
                      1,
@@ -864,7 +888,7 @@ KVCACHE_EXPORT kvcache_mla_attention(
                      stages,
                      1,
                      rows,
-                     mlaHeadsPerCta(heads, rows),
+                     mlaHeadsPerCta(heads, rows, q_type),
                      columns,
                      false,
                      false,
@@ -878,7 +902,8 @@ KVCACHE_EXPORT kvcache_mla_attention(
                     0,
                     0,
                     0};
-  shape.warpN = minOf(2, shape.tilesN);
+  // Two terms of a query are as many registers as two N tiles.
+  shape.warpN = minOf(2 / queryTerms(q_type), shape.tilesN);
   shape.columnGroups = shape.tilesN / shape.warpN;
   shape.tokenGroups = mlaWarps / 2 / shape.columnGroups;
   shape.steps = maxOf(1, tile / 16 / shape.tokenGroups);

@@ -118,7 +118,7 @@ KVCACHE_DEVICE void mergeSplits(const AttentionShape &shape,
   for (int mask = 1; mask < lanes; mask *= 2)
     sum += ptx::shuffleXor(sum, mask);
 
-#pragma unroll
+#pragma unroll 1
   for (int k = 0; k < ceilDiv(quads, lanes); ++k) {
     int quad = within + k * lanes;
     bool mine = quads % lanes == 0 || quad < quads;
@@ -171,9 +171,10 @@ KVCACHE_DEVICE void finishSplits(const AttentionShape &shape, bool hasLse,
     return;
   ptx::fenceGpu();
   const int lanes = lanesPerColumn(shape), columnsAtOnce = threads / lanes;
+  const int first = static_cast<int>(thread / static_cast<u32>(lanes));
 #pragma unroll 1
   for (int i = 0; i < ceilDiv(liveColumns(shape, live), columnsAtOnce); ++i) {
-    int column = static_cast<int>(thread) / lanes + i * columnsAtOnce;
+    int column = first + i * columnsAtOnce;
     bool mine = isLive(shape, live, column);
     // Lanes without a column of their own read one that was written.
     mergeSplits(shape, part, mine ? column : 0, mine, hasLse, to, thread & 31);

@@ -115,6 +115,8 @@ def successors(code, labels):
             # A plain BRA ends the block; @P BRA, BRA.U UP0 fall through.
             plain = not i.predicate and i.operands.startswith("`(")
             result.append(targets if plain else targets + following)
+        elif i.op == "CALL.REL.NOINC" and targets:  # a jump that lanes take together
+            result.append(targets + (following if i.predicate else []))
         elif i.base in ("EXIT", "RET", "KILL"):
             result.append(following if i.predicate else [])
         elif i.base == "WARPSYNC":

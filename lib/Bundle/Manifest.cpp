@@ -313,8 +313,9 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
         kernels::latentWriteGrid(tokens, latent, value("rope_dim")), 1, 1};
     if (int latentHeads = value("heads");
         latentHeads && value("rows") && value("num_splits"))
-      grid = kernels::mlaLaunchGrid(tokens, sequences, latentHeads,
-                                    value("rows"), value("num_splits"));
+      grid =
+          kernels::mlaLaunchGrid(tokens, sequences, latentHeads, value("rows"),
+                                 value("num_splits"), value("q_type"));
     return std::array<int64_t, 3>{grid.x, grid.y, grid.z};
   }
   if (!value("arch") || !kvHeads || dim < 16 || dim > 512 ||

@@ -95,9 +95,10 @@ static constexpr OptionalPointer kWriteLatentOptional[] = {
     {4, "rotary_dim", 1}, {5, "rotary_dim", 1}};
 
 static constexpr llvm::StringRef kMLAStructure[] = {
-    "arch",     "q_type",    "cache_type",   "heads",        "latent_dim",
-    "rope_dim", "page_size", "page_stride",  "token_stride", "tile",
-    "stages",   "rows",      "split_tokens", "num_splits",   "has_lse"};
+    "arch",        "q_type",       "out_type",   "cache_type",
+    "heads",       "latent_dim",   "rope_dim",   "page_size",
+    "page_stride", "token_stride", "tile",       "stages",
+    "rows",        "split_tokens", "num_splits", "has_lse"};
 
 static constexpr OptionalPointer kMLAOptional[] = {
     {6, "has_lse", 1}, {7, "num_splits", 2}, {8, "num_splits", 2}};

@@ -90,20 +90,9 @@ static LogicalResult checkOp(Operation *op) {
   auto attention = dyn_cast<AttentionOpInterface>(op);
   if (!attention)
     return success();
-  if (auto paged = dyn_cast<PagedAttentionOp>(op)) {
-    for (ScaleBufferOp scale : {paged.getQScaleOp(), paged.getOScaleOp()})
-      if (scale && failed(checkScale(op, scale)))
-        return failure();
-  } else {
-    for (auto [name, value] :
-         {std::pair<StringRef, Value>{"query", attention.getQuery()},
-          {"output", attention.getOut()}})
-      if (getElementTypeOrSelf(value.getType()).getIntOrFloatBitWidth() == 8)
-        return op->emitOpError()
-               << name << " is " << value.getType()
-               << ", but the op carries no scale for it; use f16, bf16 or f32, "
-                  "with 'kvcache.quantize' or 'kvcache.dequantize' around it";
-  }
+  for (ScaleBufferOp scale : {attention.getQScaleOp(), attention.getOScaleOp()})
+    if (scale && failed(checkScale(op, scale)))
+      return failure();
   if (!attention.getSoftmaxScaleAttr())
     return op->emitOpError()
            << "has no 'softmax_scale'; run 'kvcache-apply-model-config' with "
@@ -832,15 +821,15 @@ void ReferenceLowering::lower(AttentionOpInterface op) {
   attention = {};
   attention.valueDim = cast<ShapedType>(op.getOut().getType()).getDimSize(2);
   attention.softmaxScale = op.getSoftmaxScaleAttr().getValueAsDouble();
+  if (ScaleBufferOp q = op.getQScaleOp())
+    attention.softmaxScale *= double(q.getScale().getValue());
+  if (ScaleBufferOp o = op.getOScaleOp())
+    attention.outputDivisor = o.getScale().getValue();
   if (auto paged = dyn_cast<PagedAttentionOp>(op.getOperation())) {
     if (FloatAttr cap = paged.getSoftCapAttr())
       attention.softCap = cap.getValueAsDouble();
     if (IntegerAttr window = paged.getWindowAttr())
       attention.window = window.getInt();
-    if (ScaleBufferOp q = paged.getQScaleOp())
-      attention.softmaxScale *= double(q.getScale().getValue());
-    if (ScaleBufferOp o = paged.getOScaleOp())
-      attention.outputDivisor = o.getScale().getValue();
     if (paged.getSinks())
       attention.sinks = readBuffer(b, paged.getSinks());
     if (paged.getAlibiSlopes())

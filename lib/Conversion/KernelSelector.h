@@ -127,10 +127,9 @@ private:
   struct Factors {
     SmallVector<float> scores, outputs; // one, or one for each KV head
     float softCap;
-    std::string scoreFormula;
-    StringRef outputFormula;
+    std::string scoreFormula, outputFormula;
   };
-  FailureOr<Factors> foldFactors(PagedAttentionOp op, Cache &cache);
+  FailureOr<Factors> foldFactors(AttentionOpInterface op, Cache &cache);
   LogicalResult select(ProgramOp program, MLAAttentionOp op);
   LogicalResult select(QuantizeOp op);
   LogicalResult select(DequantizeOp op);

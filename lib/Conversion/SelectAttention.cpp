@@ -110,25 +110,33 @@ FailureOr<int> KernelSelector::chooseMath(PagedAttentionOp op, Cache &cache,
 }
 
 FailureOr<KernelSelector::Factors>
-KernelSelector::foldFactors(PagedAttentionOp op, Cache &cache) {
-  double scale = op.getSoftmaxScale()->convertToDouble();
+KernelSelector::foldFactors(AttentionOpInterface op, Cache &cache) {
+  double scale = op.getSoftmaxScaleAttr().getValueAsDouble();
   double log2e = std::log2(std::exp(1.0));
-  double cap = op.getSoftCap() ? op.getSoftCap()->convertToDouble() : 0;
+  auto paged = dyn_cast<PagedAttentionOp>(op.getOperation());
+  FloatAttr capAttr = paged ? paged.getSoftCapAttr() : FloatAttr();
+  double cap = capAttr ? capAttr.getValueAsDouble() : 0;
   FailureOr<double> q = otherScale(op, cache.op, op.getQScaleAttr(), "q");
   FailureOr<double> o = otherScale(op, cache.op, op.getOScaleAttr(), "o");
   if (failed(q) || failed(o))
     return failure();
+  // A latent row is K and V at once, and may have no scale of the layer.
+  const bool isScaled = paged || cache.type < geometry::CacheF16;
+  StringRef value = paged ? "v_scale" : latentScale(cache);
   Factors factors;
-  factors.scoreFormula =
-      (Twine(op.getSoftCap() ? "2 * " : "") + "softmax_scale" +
-       (op.getQScaleAttr() ? " * q_scale" : "") + " * k_scale * log2(e)" +
-       (op.getSoftCap() ? " / soft_cap" : ""))
-          .str();
-  factors.outputFormula = op.getOScaleAttr() ? "v_scale / o_scale" : "v_scale";
+  factors.scoreFormula = (Twine(capAttr ? "2 * " : "") + "softmax_scale" +
+                          (op.getQScaleAttr() ? " * q_scale" : "") +
+                          (isScaled ? " * k_scale" : "") + " * log2(e)" +
+                          (capAttr ? " / soft_cap" : ""))
+                             .str();
+  factors.outputFormula = value.str();
+  if (op.getOScaleAttr())
+    factors.outputFormula =
+        (Twine(isScaled ? value : StringRef("1")) + " / o_scale").str();
   for (float k : cache.k) {
     FailureOr<float> factor = fold(op,
-                                   (op.getSoftCap() ? 2 * scale / cap : scale) *
-                                       *q * static_cast<double>(k) * log2e,
+                                   (capAttr ? 2 * scale / cap : scale) * *q *
+                                       static_cast<double>(k) * log2e,
                                    factors.scoreFormula);
     if (failed(factor))
       return failure();
@@ -142,7 +150,7 @@ KernelSelector::foldFactors(PagedAttentionOp op, Cache &cache) {
     factors.outputs.push_back(*factor);
   }
   factors.softCap = 0;
-  if (op.getSoftCap()) {
+  if (capAttr) {
     FailureOr<float> folded = fold(op, cap * log2e, "soft_cap * log2(e)");
     if (failed(folded))
       return failure();
@@ -409,10 +417,13 @@ LogicalResult KernelSelector::select(ProgramOp program, MLAAttentionOp op) {
   CacheType type = cache->op.getCacheType();
   int latent = type.getLatentDim(), rope = type.getRopeDim();
   int heads = queryType.getDimSize(1), page = cache->group.getPageSize();
+  Type outElement = cast<MemRefType>(op.getOut().getType()).getElementType();
   int query = *activationType(element); // the op takes no other
+  int out = *activationType(outElement);
   // Rows of a sequence that share the loads of a tile, and the tuning.
-  int rows = tunedOr("rows", geometry::chooseMlaRows(heads, cache->maxTokens,
-                                                     cache->maxSequences));
+  int rows =
+      tunedOr("rows", geometry::chooseMlaRows(heads, cache->maxTokens,
+                                              cache->maxSequences, query));
   if (rows > geometry::maxRowsPerCta || tuned.count("unroll"))
     return op.emitError() << "tune: the kernels of MLA take 1 to "
                           << geometry::maxRowsPerCta
@@ -426,8 +437,9 @@ LogicalResult KernelSelector::select(ProgramOp program, MLAAttentionOp op) {
     return op.emitError() << "max-tokens=" << cache->maxTokens
                           << " exceeds the " << geometry::maxRows
                           << " rows that one grid can have";
-  int columns = geometry::mlaColumns(heads, rows);
-  int gridX = geometry::ceilDiv(heads, geometry::mlaHeadsPerCta(heads, rows));
+  int columns = geometry::mlaColumns(heads, rows, query);
+  int gridX =
+      geometry::ceilDiv(heads, geometry::mlaHeadsPerCta(heads, rows, query));
   geometry::MlaTuning tuning =
       geometry::mlaDefaults(arch, cache->type, latent, rope, columns);
   tuning.tile = tunedOr("tile", tuning.tile);
@@ -440,20 +452,13 @@ LogicalResult KernelSelector::select(ProgramOp program, MLAAttentionOp op) {
   const char *problem = geometry::mlaProblem(
       arch, query, cache->type, heads, latent, rope, rows, tuning.tile,
       tuning.stages, split.splitTokens, split.numSplits);
-  if (!problem &&
-      cast<MemRefType>(op.getOut().getType()).getElementType() != element)
-    problem = "the output has the element type of the queries";
   if (problem)
     return op.emitError() << "no attention kernel for queries of " << element
                           << ", " << heads << " heads over " << type
                           << " in pages of " << page << " (layer '"
                           << cache->op.getLayer() << "'): " << problem;
-  FailureOr<float> factor =
-      fold(op,
-           op.getSoftmaxScale()->convertToDouble() *
-               static_cast<double>(cache->k.front()) * std::log2(std::exp(1.0)),
-           "softmax_scale * k_scale * log2(e)");
-  if (failed(factor))
+  FailureOr<Factors> factors = foldFactors(op, *cache);
+  if (failed(factors))
     return failure();
 
   OpBuilder builder(op);
@@ -466,15 +471,14 @@ LogicalResult KernelSelector::select(ProgramOp program, MLAAttentionOp op) {
                     op.getOut()};
   if (op.getLse())
     launch.buffers.push_back(op.getLse());
-  launch.f32(*factor, cache->type < geometry::CacheF16
-                          ? "softmax_scale * k_scale * log2(e)"
-                          : "softmax_scale * log2(e)");
-  launch.f32(cache->k.front(), latentScale(*cache));
+  launch.f32(factors->scores.front(), factors->scoreFormula);
+  launch.f32(factors->outputs.front(), factors->outputFormula);
   launch.i32(cache->maxTokens, "max_tokens");
   launch.i32(cache->maxSequences, "max_sequences");
   launch.i32(cache->maxPages, "max_pages_per_sequence");
   launch.structural(arch);
   launch.structural(query);
+  launch.structural(out);
   launch.structural(cache->type);
   launch.structural(heads);
   addLatent(launch, *cache);
@@ -486,8 +490,10 @@ LogicalResult KernelSelector::select(ProgramOp program, MLAAttentionOp op) {
   launch.structural(op.getLse() ? 1 : 0);
   std::string name =
       launch.name(Twine("mla_attention_") + activationName(query) + "_" +
-                  cacheName(cache->type) + "_h" + Twine(heads) + "_d" +
-                  Twine(latent) + "x" + Twine(rope) + "_p" + Twine(page));
+                  cacheName(cache->type) +
+                  (out != query ? Twine("_to_") + activationName(out) : "") +
+                  "_h" + Twine(heads) + "_d" + Twine(latent) + "x" +
+                  Twine(rope) + "_p" + Twine(page));
   addWorkspaces(program, launch, name, gridX, gridY, columns, latent,
                 split.numSplits);
   InFlightDiagnostic remark =

@@ -732,6 +732,65 @@ verifyAttention(AttentionOpInterface op,
   return success();
 }
 
+/// FP8 queries and outputs have a scale, others none.
+static LogicalResult verifyOwnScales(AttentionOpInterface op) {
+  for (auto [what, value, name, scale] :
+       {std::tuple<StringRef, Value, StringRef, Attribute>{
+            "queries", op.getQuery(), "q_scale", op.getQScaleAttr()},
+        {"an output", op.getOut(), "o_scale", op.getOScaleAttr()}}) {
+    auto type = cast<ShapedType>(value.getType());
+    bool isFP8 = type.getElementTypeBitWidth() == 8;
+    if (isFP8 != bool(scale))
+      return op->emitOpError()
+             << what << " of " << type.getElementType()
+             << (isFP8 ? " needs a '" : " has no '") << name << "'";
+  }
+  return success();
+}
+
+static ScaleBufferOp findScale(Operation *op, FlatSymbolRefAttr name) {
+  return name ? lookupOutwards<ScaleBufferOp>(op, name) : ScaleBufferOp();
+}
+ScaleBufferOp AttentionOpInterface::getQScaleOp() {
+  return findScale(getOperation(), getQScaleAttr());
+}
+ScaleBufferOp AttentionOpInterface::getOScaleOp() {
+  return findScale(getOperation(), getOScaleAttr());
+}
+
+/// The names stand for scales, of which queries and outputs have one.
+static LogicalResult verifyScaleNames(AttentionOpInterface op) {
+  for (auto [name, scale] : {std::pair{op.getQScaleAttr(), op.getQScaleOp()},
+                             {op.getOScaleAttr(), op.getOScaleOp()}}) {
+    if (!name)
+      continue;
+    if (!scale)
+      return op->emitOpError()
+             << "expected " << name << " to be a 'kvcache.scale_buffer'";
+    if (scale.getScale().getValues().size() > 1)
+      return op->emitOpError() << name
+                               << " is per head; queries and outputs have one "
+                                  "scale";
+  }
+  return success();
+}
+
+/// The scales of the cache, whose values have the scale `value`, between those
+/// of the queries and the output.
+static SmallVector<std::pair<ScaleRole, ScaleUse>>
+getAttentionScales(AttentionOpInterface op, bool ofCache, ScaleRole value) {
+  SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
+  if (op.getQScaleAttr())
+    uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
+  if (ofCache) {
+    uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
+    uses.push_back({value, ScaleUse::OutputFactor});
+  }
+  if (op.getOScaleAttr())
+    uses.push_back({ScaleRole::O, ScaleUse::Divisor});
+  return uses;
+}
+
 static constexpr StringLiteral kSegmentSizes = "operandSegmentSizes";
 
 /// `more`: further operands, printed as `name(%value : type)` where they are.
@@ -805,41 +864,13 @@ TypedValue<CacheType> PagedAttentionOp::getCacheHandle() { return getCache(); }
 CacheAccess PagedAttentionOp::getCacheAccess() { return CacheAccess::Read; }
 
 SmallVector<std::pair<ScaleRole, ScaleUse>> PagedAttentionOp::getScaleUses() {
-  SmallVector<std::pair<ScaleRole, ScaleUse>> uses;
-  if (getQScaleAttr())
-    uses.push_back({ScaleRole::Q, ScaleUse::ScoreFactor});
-  if (usesDeclaredScales(getCache())) {
-    uses.push_back({ScaleRole::K, ScaleUse::ScoreFactor});
-    uses.push_back({ScaleRole::V, ScaleUse::OutputFactor});
-  }
-  if (getOScaleAttr())
-    uses.push_back({ScaleRole::O, ScaleUse::Divisor});
-  return uses;
+  return getAttentionScales(*this, usesDeclaredScales(getCache()),
+                            ScaleRole::V);
 }
 
-ScaleBufferOp PagedAttentionOp::getQScaleOp() {
-  return getQScaleAttr() ? lookupOutwards<ScaleBufferOp>(*this, getQScaleAttr())
-                         : ScaleBufferOp();
-}
-ScaleBufferOp PagedAttentionOp::getOScaleOp() {
-  return getOScaleAttr() ? lookupOutwards<ScaleBufferOp>(*this, getOScaleAttr())
-                         : ScaleBufferOp();
-}
-
-LogicalResult PagedAttentionOp::verifySymbolUses(SymbolTableCollection &) {
-  for (auto [name, scale] : {std::pair{getQScaleAttr(), getQScaleOp()},
-                             {getOScaleAttr(), getOScaleOp()}}) {
-    if (!name)
-      continue;
-    if (!scale) // (C8)
-      return emitOpError() << "expected " << name
-                           << " to be a 'kvcache.scale_buffer'";
-    if (scale.getScale().getValues().size() > 1)
-      return emitOpError() << name
-                           << " is per head; queries and outputs have one "
-                              "scale";
-  }
-  return success();
+LogicalResult
+PagedAttentionOp::verifySymbolUses(SymbolTableCollection &) { // (C8)
+  return verifyScaleNames(*this);
 }
 
 MutableOperandRange PagedAttentionOp::getDpsInitsMutable() {
@@ -877,16 +908,8 @@ LogicalResult PagedAttentionOp::verify() {
   if (getWindow() && static_cast<int64_t>(*getWindow()) < 0)
     return emitOpError() << "'window' must not be negative, but is "
                          << static_cast<int64_t>(*getWindow());
-  for (auto [what, type, name, scale] :
-       {std::tuple<StringRef, ShapedType, StringRef, Attribute>{
-            "queries", query, "q_scale", getQScaleAttr()},
-        {"an output", out, "o_scale", getOScaleAttr()}}) { // (C7)
-    bool isFP8 = type.getElementTypeBitWidth() == 8;
-    if (isFP8 != bool(scale))
-      return emitOpError() << what << " of " << type.getElementType()
-                           << (isFP8 ? " needs a '" : " has no '") << name
-                           << "'";
-  }
+  if (failed(verifyOwnScales(*this))) // (C7)
+    return failure();
   for (auto [name, values] : {std::pair<StringRef, Value>{"sinks", getSinks()},
                               {"alibi_slopes", getAlibiSlopes()}}) // (C9)
     if (values &&
@@ -911,10 +934,13 @@ TypedValue<CacheType> MLAAttentionOp::getCacheHandle() { return getCache(); }
 CacheAccess MLAAttentionOp::getCacheAccess() { return CacheAccess::Read; }
 
 SmallVector<std::pair<ScaleRole, ScaleUse>> MLAAttentionOp::getScaleUses() {
-  if (!getCache().getType().isQuantized())
-    return {};
-  return {{ScaleRole::K, ScaleUse::ScoreFactor},
-          {ScaleRole::K, ScaleUse::OutputFactor}};
+  return getAttentionScales(*this, getCache().getType().isQuantized(),
+                            ScaleRole::K);
+}
+
+LogicalResult
+MLAAttentionOp::verifySymbolUses(SymbolTableCollection &) { // (C7)
+  return verifyScaleNames(*this);
 }
 
 MutableOperandRange MLAAttentionOp::getDpsInitsMutable() {
@@ -945,7 +971,10 @@ LogicalResult MLAAttentionOp::verify() {
     return emitOpError() << "output must be [tokens, query heads, "
                          << type.getLatentDim() << "] of the query " << query
                          << ", but is " << out;
-  return verifyAttention(*this, {{"softmax_scale", getSoftmaxScaleAttr()}});
+  if (failed(
+          verifyAttention(*this, {{"softmax_scale", getSoftmaxScaleAttr()}})))
+    return failure();
+  return verifyOwnScales(*this); // (C6)
 }
 
 void MLAAttentionOp::print(OpAsmPrinter &printer) {

@@ -191,8 +191,9 @@ Importer::createLatentAttention(OpBuilder &builder,
       widths.absorbQuery(builder, loc, toBuiltin(imported.query), weight);
   Value out = widths.makeOutput(builder, loc, query);
   auto attention = MLAAttentionOp::create(
-      builder, loc, out.getType(), query, handle, out, Value(),
-      getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale));
+      builder, loc, out.getType(), query, handle, out, /*lse=*/Value(),
+      getNumber(builder, imported, ForeignAttributeRole::SoftmaxScale),
+      /*q_scale=*/FlatSymbolRefAttr(), /*o_scale=*/FlatSymbolRefAttr());
   return {attention,
           widths.projectOutput(builder, loc, attention.getResult(0), weight)};
 }

@@ -256,16 +256,16 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     auto from = attention->getAttrOfType<StringAttr>(kSoftmaxScaleFrom);
     layer.softmaxScaleFrom =
         from ? from.getValue().str() : "graph attribute softmax_scale";
+    if (ScaleBufferOp scale = attention.getQScaleOp())
+      layer.qScale = makeScale(scale);
+    if (ScaleBufferOp scale = attention.getOScaleOp())
+      layer.oScale = makeScale(scale);
     if (auto paged = dyn_cast<PagedAttentionOp>(op.getOperation())) {
       if (paged.getSoftCap())
         layer.softCap = bundle::ScalarF32::of(
             static_cast<float>(paged.getSoftCap()->convertToDouble()));
       if (paged.getWindow())
         layer.window = static_cast<int64_t>(*paged.getWindow());
-      if (ScaleBufferOp scale = paged.getQScaleOp())
-        layer.qScale = makeScale(scale);
-      if (ScaleBufferOp scale = paged.getOScaleOp())
-        layer.oScale = makeScale(scale);
       if (paged.getSinks())
         layer.buffers.sinks = name(paged.getSinks());
       if (paged.getAlibiSlopes())

@@ -102,8 +102,8 @@ LogicalResult FoldCheckpointScalesPass::checkShards(CacheOp cache) {
 std::vector<::kvcache::ScaleRequest>
 FoldCheckpointScalesPass::getRequests(ArrayRef<CacheOp> caches) {
   llvm::StringSet<> quantizedQueries;
-  getOperation().walk([&](PagedAttentionOp op) {
-    CacheOp cache = getCacheDeclaration(op.getCache());
+  getOperation().walk([&](AttentionOpInterface op) {
+    CacheOp cache = getCacheDeclaration(op.getCacheHandle());
     if (cache && op.getQScaleAttr())
       quantizedQueries.insert(cache.getSymName());
   });
@@ -215,8 +215,8 @@ LogicalResult FoldCheckpointScalesPass::decide(CacheOp cache,
 LogicalResult
 FoldCheckpointScalesPass::decideOthers(const ::kvcache::ScaleTable &table) {
   LogicalResult result = success();
-  getOperation().walk([&](PagedAttentionOp op) {
-    CacheOp cache = getCacheDeclaration(op.getCache());
+  getOperation().walk([&](AttentionOpInterface op) {
+    CacheOp cache = getCacheDeclaration(op.getCacheHandle());
     if (!cache)
       return;
     const ::kvcache::LayerScales *scales = table.find(
@@ -232,7 +232,7 @@ FoldCheckpointScalesPass::decideOthers(const ::kvcache::ScaleTable &table) {
         scale = (*scales)[role];
       const char *name = ::kvcache::scaleRoleName(role);
       if (!scale.perHead.empty()) {
-        result = op.emitError()
+        result = op->emitError()
                  << "layer '" << cache.getLayer() << "': a " << name
                  << " scale per head ('" << scale.key << "' in " << scale.file
                  << ") is not supported with FP8 " << what
@@ -248,7 +248,7 @@ FoldCheckpointScalesPass::decideOthers(const ::kvcache::ScaleTable &table) {
           !decisions.contains(buffer);
       if (isMissing) {
         InFlightDiagnostic diag =
-            requireCalibrated ? op.emitError() : op.emitWarning();
+            requireCalibrated ? op->emitError() : op->emitWarning();
         diag << "layer '" << cache.getLayer()
              << "': no o scale for FP8 outputs (o_proj.input_scale); 1.0 is "
                 "used";

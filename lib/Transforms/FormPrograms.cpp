@@ -96,7 +96,7 @@ static Value targetOf(Operation *op) {
 /// True for the queries of an attention.
 static bool isQuery(Value value) {
   return llvm::any_of(value.getUsers(), [&](Operation *user) {
-    auto attention = dyn_cast<PagedAttentionOp>(user);
+    auto attention = dyn_cast<AttentionOpInterface>(user);
     return attention && attention.getQuery() == value;
   });
 }
@@ -133,9 +133,9 @@ static Value expandRows(OpBuilder &builder, Location loc, Value rows,
 /// A quantization of queries moves to its attention, behind the reshapes in
 /// between, and so into the attention's segment.
 void ProgramBuilder::sinkQuantizations() {
-  SmallVector<PagedAttentionOp> attentions;
-  function.walk([&](PagedAttentionOp op) { attentions.push_back(op); });
-  for (PagedAttentionOp attention : attentions) {
+  SmallVector<AttentionOpInterface> attentions;
+  function.walk([&](AttentionOpInterface op) { attentions.push_back(op); });
+  for (AttentionOpInterface attention : attentions) {
     auto type = dyn_cast<RankedTensorType>(attention.getQuery().getType());
     SmallVector<Operation *> between;
     Operation *def = attention.getQuery().getDefiningOp();
@@ -158,10 +158,10 @@ void ProgramBuilder::sinkQuantizations() {
     builder.setInsertionPoint(attention);
     Value rows = expandRows(builder, quantize.getLoc(), quantize.getInput(),
                             type.clone(source.getElementType()));
-    attention.getQueryMutable().assign(
-        QuantizeOp::create(builder, quantize.getLoc(), type, rows,
-                           quantize.getScale(), /*out=*/Value())
-            .getResult());
+    attention->setOperand(0, QuantizeOp::create(builder, quantize.getLoc(),
+                                                type, rows, quantize.getScale(),
+                                                /*out=*/Value())
+                                 .getResult());
     between.push_back(quantize);
     for (Operation *op : between)
       if (op->use_empty())

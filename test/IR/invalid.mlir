@@ -1004,6 +1004,59 @@ func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x4x512xbf16>) {
 
 // -----
 
+// mla_attention (C6): FP8 queries have a scale, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xf8E5M2>, %o: tensor<?x4x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{queries of 'f8E5M2' needs a 'q_scale'}}
+  %a = kvcache.mla_attention %q over %c outs(%o) {softmax_scale = 1.0} : tensor<?x4x576xf8E5M2>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>
+  return
+}
+
+// -----
+
+// ... and so has an FP8 output, others none
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x4x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{an output of 'bf16' has no 'o_scale'}}
+  %a = kvcache.mla_attention %q over %c outs(%o) {o_scale = @s} : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>
+  return
+}
+
+// -----
+
+// mla_attention (C7): a scale, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+func.func @f(%q: tensor<?x4x576xf8E4M3FN>, %o: tensor<?x4x512xbf16>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{expected @g to be a 'kvcache.scale_buffer'}}
+  %a = kvcache.mla_attention %q over %c outs(%o) {q_scale = @g} : tensor<?x4x576xf8E4M3FN>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xbf16>
+  return
+}
+
+// -----
+
+// ... and one for all heads
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x bf16 scales(@s, @s)
+kvcache.scale_buffer @h : f32 = [0.5, 2.0] from override
+func.func @f(%q: tensor<?x4x576xbf16>, %o: tensor<?x4x512xf8E4M3FN>) {
+  %c = kvcache.get_cache @c : !kvcache.cache<latent 512 + 64 x bf16>
+  // expected-error@+1 {{@h is per head; queries and outputs have one scale}}
+  %a = kvcache.mla_attention %q over %c outs(%o) {o_scale = @h} : tensor<?x4x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<?x4x512xf8E4M3FN>
+  return
+}
+
+// -----
+
 // with_pages (C1): a cache, ...
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16

@@ -76,7 +76,8 @@ func.func @latent_rows(%l: tensor<?x512xbf16>, %r: tensor<?x64xbf16>, %q: tensor
 
 // CHECK-LABEL: func.func @latent_buffers
 func.func @latent_buffers(%pages: memref<7x16x1x392xi8>, %table: memref<2x2xi32>, %lengths: memref<2xi32>, %start: memref<3xi32>, %slots: memref<8xi64>,
-                          %l: memref<8x256xf32>, %r: memref<8x64xf32>, %q: memref<8x16x320xf16>, %o: memref<8x16x256xf32>) {
+                          %l: memref<8x256xf32>, %r: memref<8x64xf32>, %q: memref<8x16x320xf16>, %o: memref<8x16x256xf32>,
+                          %codes: memref<8x16x320xf8E5M2>, %codesout: memref<8x16x256xf8E4M3FN>) {
   // CHECK: %[[V:.*]] = kvcache.view_cache @tile_scaled pages(%[[P:.*]], %[[P]])
   // CHECK-SAME: -> <latent 256 + 64 x fp8_ds_mla>
   %v = kvcache.view_cache @tile_scaled pages(%pages, %pages) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots)
@@ -86,6 +87,8 @@ func.func @latent_buffers(%pages: memref<7x16x1x392xi8>, %table: memref<2x2xi32>
   kvcache.write_latent %l, %r to %v : memref<8x256xf32>, memref<8x64xf32>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla>
   // CHECK: kvcache.mla_attention %{{.*}} over %[[V]] outs(%{{.*}}) : memref<8x16x320xf16>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla> -> memref<8x16x256xf32>
   kvcache.mla_attention %q over %v outs(%o) : memref<8x16x320xf16>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla> -> memref<8x16x256xf32>
+  // CHECK: kvcache.mla_attention %{{.*}} over %[[V]] outs(%{{.*}}) {o_scale = @given, q_scale = @given} : memref<8x16x320xf8E5M2>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla> -> memref<8x16x256xf8E4M3FN>
+  kvcache.mla_attention %codes over %v outs(%codesout) {q_scale = @given, o_scale = @given} : memref<8x16x320xf8E5M2>, !kvcache.cache<latent 256 + 64 x fp8_ds_mla> -> memref<8x16x256xf8E4M3FN>
   return
 }
 

@@ -9,30 +9,37 @@ import sys
 
 FOLDER = sys.argv[1]
 
-# (cache, rows, heads, latent dim, page size, capacity in sequences and tokens)
+# (cache, rows, heads, latent dim, page size, capacity in sequences and tokens), and the queries and outputs that are no rows
 CASES = {
     "e4m3": ("f8E4M3FN", "bf16", 16, 512, 16, (4, 4)),
     "rows": ("f8E4M3FN", "f16", 8, 256, 32, (2, 6)),
     "e5m2": ("f8E5M2", "bf16", 64, 512, 64, (2, 2)),
     "bf16": ("bf16", "bf16", 128, 512, 16, (2, 2)),
     "scaled": ("fp8_ds_mla", "bf16", 24, 512, 64, (2, 2)),
+    "f32": ("f8E4M3FN", "f32", 8, 256, 16, (2, 2)),
+    "codes": ("f8E4M3FN", "bf16", 8, 512, 16, (2, 2), "f8E4M3FN", "f8E5M2"),
+    "scaledcodes": ("fp8_ds_mla", "bf16", 8, 512, 64, (2, 2), "f8E5M2", "bf16"),
 }
 LENGTHS = {4: "1+0+17+64,33+2+0+90", 2: "1+0,96+31"}
 
 
-def graph(cache, rows, heads, latent, page, capacity):
+def graph(cache, rows, heads, latent, page, capacity, query_type=None, out_type=None):
     sequences, tokens = capacity
+    query_type, out_type = query_type or rows, out_type or rows
+    scales = "".join(f", {x}_scale = @layer0.{x}" for x, t in (("q", query_type), ("o", out_type)) if t.startswith("f8"))
     pages = 128 // page
     handle = f"!kvcache.cache<latent {latent} + 64 x {cache}>"
-    query, out = f"memref<?x{heads}x{latent + 64}x{rows}>", f"memref<?x{heads}x{latent}x{rows}>"
+    query, out = f"memref<?x{heads}x{latent + 64}x{query_type}>", f"memref<?x{heads}x{latent}x{out_type}>"
     return f"""
 kvcache.scale_buffer @layer0.k : f32 = 1.250000e-02 from override
+kvcache.scale_buffer @layer0.q : f32 = 7.500000e-01 from override
+kvcache.scale_buffer @layer0.o : f32 = 3.000000e-03 from override
 kvcache.cache_group @full page_size {page} {{max_pages_per_sequence = {pages} : i64, max_sequences = {sequences} : i64, max_tokens = {tokens} : i64, num_pages = {sequences * pages} : i64}}
 kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : latent {latent} + 64 x {cache} scales(@layer0.k, @layer0.k)
 func.func @main(%latent: memref<?x{latent}x{rows}>, %rope: memref<?x64x{rows}>, %q: {query}, %out: {out}, %lse: memref<?x{heads}xf32>) {{
   %c = kvcache.get_cache @layer0 : {handle}
   kvcache.write_latent %latent, %rope to %c : memref<?x{latent}x{rows}>, memref<?x64x{rows}>, {handle}
-  kvcache.mla_attention %q over %c outs(%out, %lse) {{softmax_scale = 0.05 : f64}}
+  kvcache.mla_attention %q over %c outs(%out, %lse) {{softmax_scale = 0.05 : f64{scales}}}
     : {query}, {handle} -> {out}, memref<?x{heads}xf32>
   return
 }}
@@ -52,26 +59,28 @@ def main():
             file.write(graph(*case))
         subprocess.run(["kvcache-compile", source, "--target=sm_80,sm_90", "--ptxas=none", "--quiet", "-o", bundle], check=True)
         for target in ("sm_80", "sm_90"):
-            report, done = run(bundle, target, case[-1])
+            report, done = run(bundle, target, case[5])
             if not report["verified"] or report["layers"][0]["outputs_compared"] == 0 or report["layers"][0]["codes_compared"] == 0:
                 sys.exit(f"{name} {target}:\n{done.stdout}{done.stderr}")
-    bundle = os.path.join(FOLDER, "e4m3.kvb")
-    path = os.path.join(bundle, "manifest.json")
-    with open(path) as file:
-        text = file.read()
+    # The launches' own scales, one after the other: none goes unnoticed.
+    for name, formulas in (("codes", ("softmax_scale * q_scale * k_scale * log2(e)", "k_scale / o_scale")),
+                           ("e4m3", ("softmax_scale * k_scale * log2(e)", "k_scale"))):
+        bundle = os.path.join(FOLDER, name + ".kvb")
+        path = os.path.join(bundle, "manifest.json")
+        with open(path) as file:
+            text = file.read()
+        for formula in formulas:
+            manifest = json.loads(text)
+            changed = [a for launch in manifest["targets"][1]["launches"] for a in launch["arguments"] if a.get("from") == formula]
+            assert changed, formula
+            for argument in changed:
+                argument["bits"] = "0x3F000000"
+            with open(path, "w") as file:
+                json.dump(manifest, file)
+            if run(bundle, "sm_90", CASES[name][5])[0]["verified"]:
+                sys.exit(f"another {formula} was not noticed")
     layer = json.loads(text)["layers"][0]
     assert layer["head_dim"] == 576 and layer["rope_dim"] == 64 and layer["kv_heads"] == 1, layer
-    # The launches' own scales, one after the other: none goes unnoticed.
-    for formula in ("softmax_scale * k_scale * log2(e)", "k_scale"):
-        manifest = json.loads(text)
-        for launch in manifest["targets"][1]["launches"]:
-            for argument in launch["arguments"]:
-                if argument.get("from") == formula:
-                    argument["bits"] = "0x3F000000"
-        with open(path, "w") as file:
-            json.dump(manifest, file)
-        if run(bundle, "sm_90", (4, 4))[0]["verified"]:
-            sys.exit(f"another {formula} was not noticed")
     # A latent layer that does not fit itself is refused.
     for pattern, wrong, message in ((r'"rope_dim": 64', '"rope_dim": 32', "compatibility"), (r'"rope_dim": 64,', "", "compatibility"),
                                     (r'"op": "mla_attention"', '"op": "paged_attention"', "op"),

@@ -76,6 +76,8 @@ class Case:
                  window=None, memrefs=False, threaded=False, lse=True, pages=7, rotary=0, interleaved=False,
                  token_scales=False):
         self.__dict__.update(locals())
+        self.query = self.out = rows
+        self.q_scale = self.o_scale = 1.0
 
     def rope(self, kind):
         """Arguments of the function, and what a write says, when keys are rotated."""
@@ -178,9 +180,12 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more})
 class LatentCase(Case):
     """A cache of MLA: the latent part of a row is its value."""
 
-    def __init__(self, name, *, latent=512, rope=64, scale=0.0123, **others):
+    def __init__(self, name, *, latent=512, rope=64, scale=0.0123, query=None, out=None, q_scale=0.75, o_scale=0.02, **others):
         super().__init__(name, kv_heads=1, dim=latent + rope, k_scale=(scale,), v_scale=(scale,),
                          **others)
+        self.query, self.out = query or self.rows, out or self.rows
+        self.q_scale, self.o_scale = (np.float64(np.float32(s)) if t in LARGEST else 1.0
+                                      for s, t in ((q_scale, self.query), (o_scale, self.out)))
         self.latent, self.rope_dim = latent, rope
         self.tiles = self.cache == "fp8_ds_mla"
         self.width = latent + latent // 32 + 2 * rope if self.tiles else latent + rope
@@ -189,8 +194,8 @@ class LatentCase(Case):
         kind = "memref" if self.memrefs else "tensor"
         latent = f"{kind}<?x{self.latent}x{self.rows}>"
         rope = f"{kind}<?x{self.rope_dim}x{self.rows}>"
-        query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.rows}>"
-        out = f"{kind}<?x{self.q_heads}x{self.latent}x{self.rows}>"
+        query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.query}>"
+        out = f"{kind}<?x{self.q_heads}x{self.latent}x{self.out}>"
         lse = f"{kind}<?x{self.q_heads}xf32>"
         handle = f"!kvcache.cache<latent {self.latent} + {self.rope_dim} x {self.cache}>"
         outs, types = ("%o, %l", f"{out}, {lse}") if self.lse else ("%o", out)
@@ -198,14 +203,17 @@ class LatentCase(Case):
         returned = "%r:2 =" if self.lse else "%r ="
         values = "%r#0, %r#1" if self.lse else "%r"
         more, turn = self.rope(kind)
+        scales = "".join(f", {x}_scale = @{x}" for x, t in (("q", self.query), ("o", self.out)) if t in LARGEST)
         return f"""
 kvcache.scale_buffer @k : f32 = {np.float32(self.k_scale[0]):.9e} from override
+kvcache.scale_buffer @q : f32 = {self.q_scale:.9e} from override
+kvcache.scale_buffer @o : f32 = {self.o_scale:.9e} from override
 kvcache.cache_group @full page_size {self.page}
 kvcache.cache @c of "layer" in @full : latent {self.latent} + {self.rope_dim} x {self.cache} scales(@k, @k)
 func.func @main(%k: {latent}, %v: {rope}, %q: {query}, %o: {out}, %l: {lse}{more}) {results} {{
   %c = kvcache.get_cache @c : {handle}
   kvcache.write_latent %k, %v to %c{turn} : {latent}, {rope}, {handle}
-  {'' if self.memrefs else returned} kvcache.mla_attention %q over %c outs({outs}) {{softmax_scale = {self.softmax:.17e} : f64}} : {query}, {handle} -> {types}
+  {'' if self.memrefs else returned} kvcache.mla_attention %q over %c outs({outs}) {{softmax_scale = {self.softmax:.17e} : f64{scales}}} : {query}, {handle} -> {types}
   return {'' if self.memrefs else values + ' : ' + types}
 }}
 """
@@ -324,12 +332,12 @@ def expected_attention(case, batch, pools, out, lse):
                 elif quantized and not isinstance(case, LatentCase):
                     k = k * np.float64(head_scale(case.k_scale, case.kv_heads)[kv])
                     v = v * np.float64(head_scale(case.v_scale, case.kv_heads)[kv])
-                scores = case.softmax * (k @ batch.query[row, head].astype(np.float64))
+                scores = case.softmax * case.q_scale * (k @ batch.query[row, head].astype(np.float64))
                 if case.cap:
                     scores = case.cap * np.tanh(scores / case.cap)
                 top = scores.max()
                 p = np.exp(scores - top)
-                out[row, head] = (p / p.sum()) @ v
+                out[row, head] = (p / p.sum()) @ v / case.o_scale
                 lse[row, head] = top + np.log(p.sum())
 
 
@@ -356,7 +364,7 @@ class Suite:
         rows = len(batch.query)
         value_dim = case.latent if isinstance(case, LatentCase) else case.dim
         untouched = np.full((rows, case.q_heads, value_dim), 0x5A5A5A5A, np.uint32).astype(
-            bits(batch.query).dtype)
+            bits(np.zeros(1, TYPES[case.out])).dtype)
         out, lse = untouched.copy(), np.full((rows, case.q_heads), 0x5A5A5A5A, np.uint32)
         pools, wanted = case.pools(), case.pools()
         out, lse = call(model, case, batch, pools, out, lse)
@@ -369,10 +377,12 @@ class Suite:
         wrong_codes = sum(int((a != b).sum()) for a, b in zip(pools, wanted))
         wrong_codes += sum(int((bits(a) != bits(b)).sum()) for a, b in zip(pools.scales, wanted.scales))
 
-        got = out.view(TYPES[case.rows]).astype(np.float64)[:covered]
+        got = out.view(TYPES[case.out]).astype(np.float64)[:covered]
         want = exact[:covered]
         # Half a step of the type, and the noise of summing in another order.
-        info = ml_dtypes.finfo(TYPES[case.rows])
+        info = ml_dtypes.finfo(TYPES[case.out])
+        if case.out in LARGEST:
+            want = np.clip(want, -float(info.max), float(info.max))
         allowed = np.abs(want) * float(info.eps) / 2 * (1 + 1e-6) + 1e-12 + float(info.smallest_subnormal) / 2
         same_nan = np.isnan(got) == np.isnan(want)
         with np.errstate(invalid="ignore"):
@@ -396,8 +406,8 @@ class Suite:
     # none of an empty sequence, one row of one token. Two padding rows.
     def batch(self, case, rng, lengths=(21, 0, 1), counts=(5, 0, 1), padding=2, unit=1.0):
         rows = sum(counts) + padding
-        make = lambda heads: (rng.standard_normal((rows, heads, case.dim)) * unit).astype(
-            np.float32).astype(TYPES[case.rows])
+        make = lambda heads, type: (rng.standard_normal((rows, heads, case.dim)) * unit).astype(
+            np.float32).astype(TYPES[type])
         starts = np.concatenate([[0], np.cumsum(counts)])
         per_sequence = -(-max(lengths) // case.page) + 1
         table = np.full((len(lengths), per_sequence), 2147480000, np.int32)
@@ -412,11 +422,11 @@ class Suite:
                 positions.append(j)
         slots += [-1, case.pages * case.page + 3][:padding]
         positions += [1 << 60, 1][:padding]
-        key, value = make(case.kv_heads), make(case.kv_heads)
+        key, value = make(case.kv_heads, case.rows), make(case.kv_heads, case.rows)
         if isinstance(case, LatentCase):
             key = np.ascontiguousarray(key[:, 0, :case.latent])
             value = np.ascontiguousarray(value[:, 0, :case.rope_dim])
-        return Batch(key, value, make(case.q_heads), table, lengths, starts, slots, positions)
+        return Batch(key, value, make(case.q_heads, case.query), table, lengths, starts, slots, positions)
 
     def prefilled(self, case, rng):
         """A first batch that writes whole sequences, then a second that
@@ -469,6 +479,7 @@ class Suite:
                 LatentCase("MLA, e4m3, rope, f16 rows", rows="f16", rotary=64),
                 LatentCase("MLA 256 + 64, fp8_ds_mla, f32 rows", latent=256, cache="fp8_ds_mla",
                            rows="f32", page=64, pages=3),
+                LatentCase("MLA, FP8 queries and outputs", query="f8E4M3FN", out="f8E5M2"),
                 LatentCase("MLA, buffers, page 1, no LSE", memrefs=True, page=1, pages=40, lse=False)):
             self.prefilled(case, rng)
 

@@ -40,9 +40,9 @@ int g_prefill_step(int a, int q, int d, int p) { return prefillStep(a, q, d, p);
 int g_prefill_columns(int g, int d) { return prefillColumns(g, d); }
 int g_prefill_shared(int d, int c, int q, int w) { return prefillSharedBytes(d, c, q, w); }
 int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int p) { return prefillWarps(a, qt, ct, q, k, d, p); }
-int g_mla_columns(int h, int r) { return mlaColumns(h, r); }
-int g_mla_heads(int h, int r) { return mlaHeadsPerCta(h, r); }
-int g_mla_rows(int h, int t, int s) { return chooseMlaRows(h, t, s); }
+int g_mla_columns(int h, int r, int q) { return mlaColumns(h, r, q); }
+int g_mla_heads(int h, int r, int q) { return mlaHeadsPerCta(h, r, q); }
+int g_mla_rows(int h, int t, int s, int q) { return chooseMlaRows(h, t, s, q); }
 int g_mla_shared(int a, int ct, int l, int r, int c, int t, int s) { return mlaSharedBytes(a, ct, l, r, c, t, s); }
 int g_latent_row(int ct, int l, int r) { return latentRowBytes(ct, l, r); }
 int g_latent_write_grid(int t, int l, int r) { return latentWriteGrid(t, l, r); }
@@ -114,7 +114,7 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
     def columns_of(self, v):
         """Columns of a CTA for the constants of an attention instance."""
         if "latent_dim" in v:
-            return self.lib.g_mla_columns(v["heads"], v["rows"])
+            return self.lib.g_mla_columns(v["heads"], v["rows"], v["q_type"])
         if v.get("prefill"):
             return v["warps"] * self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
         return self.lib.g_columns(v["q_heads"] // v["kv_heads"], v["rows"], v["head_dim"])
@@ -131,7 +131,7 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
 
     def grid_of(self, v, rows, sequences):
         if "latent_dim" in v:
-            per_cta = self.lib.g_mla_heads(v["heads"], v["rows"])
+            per_cta = self.lib.g_mla_heads(v["heads"], v["rows"], v["q_type"])
             return -(-v["heads"] // per_cta), self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"]
         return (self.lib.g_grid_x(v["q_heads"], v["kv_heads"], 1 if v.get("prefill") else v["rows"], v["head_dim"]),
                 self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"])
@@ -215,7 +215,7 @@ NO_ROPE = dict(rotary_dim=0, rope_interleaved=0, rope_positions=0)
 MLA = [("q", "p"), ("pages", "p"), ("page_table", "p"), ("lengths", "p"), ("query_start", "p"), ("out", "p"), ("lse", "p"),
        ("partials", "p"), ("counters", "p"), ("score_scale", "float"), ("output_scale", "float"), ("max_tokens", "i32"),
        ("max_sequences", "i32"), ("max_pages_per_sequence", "i32")]
-MLA_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("cache_type", "i32"), ("heads", "i32"), ("latent_dim", "i32"),
+MLA_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), ("cache_type", "i32"), ("heads", "i32"), ("latent_dim", "i32"),
                  ("rope_dim", "i32"), ("page_size", "i32"), ("page_stride", "i64"), ("token_stride", "i32"), ("tile", "i32"),
                  ("stages", "i32"), ("rows", "i32"), ("split_tokens", "i32"), ("num_splits", "i32"), ("has_lse", "i32")]
 WRITE_LATENT = [("latent", "p"), ("rope", "p"), ("pages", "p"), ("slots", "p"), *ROPE, ("scale", "float"),
@@ -363,7 +363,7 @@ class Builder:
         v = dict(cache_type=0, latent_dim=512, rope_dim=64, rows=1, has_lse=1, num_splits=1, warps=8)
         v.update(values)
         v["head_dim"] = v["latent_dim"]  # of the output
-        v["out_type"] = v["q_type"]
+        v.setdefault("out_type", v["q_type"])
         self.latent(v)
         for key, value in self.geometry.mla_tuning(v).items():
             v.setdefault(key, value)

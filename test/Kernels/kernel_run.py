@@ -122,7 +122,7 @@ class MLA(Attention):
         return (self.device.buffer(buffers[0], "pages", maps[0] if maps else None),)
 
     def arguments(self, v, batch, pointers, rows):
-        return pointers + [batch.score_scale(), batch.v_scale, np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages)]
+        return pointers + [batch.score_scale(), batch.output_scale(), np.int32(rows), np.int32(len(batch.lengths)), np.int32(batch.max_pages)]
 
 
 def rope_buffers(device, rope):
@@ -254,7 +254,7 @@ class Suite:
 def describe(instance):
     v = instance[1]
     if "latent_dim" in v:
-        return (f"mla sm_{v['arch']} {TYPES[v['q_type']]} {v['heads']} heads {v['latent_dim']}+{v['rope_dim']} cache "
+        return (f"mla sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['heads']} heads {v['latent_dim']}+{v['rope_dim']} cache "
                 f"{v['cache_type']} page {v['page_size']} tile {v['tile']}x{v['stages']} splits {v['num_splits']}x{v['split_tokens']} "
                 f"rows {v['rows']} lse {v['has_lse']}")
     return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "

@@ -32,10 +32,19 @@ def main():
         (dict(arch=80, q_type=1, heads=16, page_size=16, cache_type=4), [100]),
         (dict(arch=90, q_type=1, heads=1, page_size=16, cache_type=4, has_lse=0), [100]),
         (dict(arch=89, q_type=1, heads=64, page_size=16), [70]),
+        # Queries of f32 in two terms, 32 columns a CTA; FP8 queries and outputs.
+        (dict(arch=90, q_type=2, heads=40, page_size=16, num_splits=2), [100, 17]),
+        (dict(arch=80, q_type=2, out_type=1, heads=8, page_size=16, cache_type=1, latent_dim=256), [97]),
+        (dict(arch=90, q_type=3, out_type=3, heads=64, page_size=16, num_splits=2), [100, 17, 0]),
+        (dict(arch=80, q_type=3, out_type=4, heads=16, page_size=64), [70]),
+        (dict(arch=80, q_type=4, out_type=3, heads=16, page_size=64, cache_type=4), [70]),
+        (dict(arch=90, q_type=3, out_type=2, heads=12, page_size=16, cache_type=3, latent_dim=256), [70]),
+        (dict(arch=90, q_type=4, out_type=0, heads=8, page_size=16, cache_type=2, latent_dim=256), [70]),
+        (dict(arch=89, q_type=1, out_type=2, heads=8, page_size=16), [33]),
     ]
     for n, (values, lengths) in enumerate(cases):
         instance = suite.mla.add(**values)
-        attend(f"case {n}", instance, lengths, seed=n, late=bool(n & 1), quantum=(0, 7, 53)[n % 3])
+        attend(f"case {n}", instance, lengths, seed=n, late=bool(n & 1), quantum=(0, 7, 53)[n % 3], o_scale=0.02)
 
     small = {a: suite.mla.add(arch=a, q_type=1, heads=4, page_size=16, num_splits=2) for a in (90, 80)}
     rows = {a: suite.mla.add(arch=a, q_type=1, heads=16, page_size=16, num_splits=2, rows=4) for a in (90, 80)}
@@ -69,10 +78,18 @@ def main():
         batch.q[:] = 0.125
         attend("scores that grow", small[arch], batch=batch, lse_error=2e-5)
     # Scales from tiny to huge, and queries beyond the range of f16.
-    for k_scale, softmax_scale, factor in ((0.003, 0.1, 1), (3.0, 1e-3, 1), (1.0, 1e-7, 1e5), (1.0, 1e5, 1e-6)):
-        batch = batch_of(small[90], [100], k_scale=k_scale, softmax_scale=softmax_scale)
-        batch.q *= np.float32(factor)
-        attend(f"scales {k_scale} {softmax_scale} {factor}", small[90], batch=batch)
+    terms = suite.mla.add(arch=90, q_type=2, heads=4, page_size=16, num_splits=2)
+    for instance in (small[90], terms):
+        for k_scale, softmax_scale, factor in ((0.003, 0.1, 1), (3.0, 1e-3, 1), (1.0, 1e-7, 1e5), (1.0, 1e5, 1e-6)):
+            batch = batch_of(instance, [100], k_scale=k_scale, softmax_scale=softmax_scale)
+            batch.q *= np.float32(factor)
+            attend(f"scales {k_scale} {softmax_scale} {factor}", instance, batch=batch)
+    # Codes that are NaN, and outputs beyond the codes.
+    codes = {a: suite.mla.add(arch=a, q_type=3, out_type=3, heads=4, page_size=16) for a in (90, 80)}
+    for arch in (90, 80):
+        batch = batch_of(codes[arch], [40], [4], o_scale=1e-3)
+        batch.q[2, 1, 3] = np.nan
+        attend("NaN in a code of a query", codes[arch], batch=batch)
     batch = batch_of(small[90], [32, 20], max_pages=2)
     batch.lengths[0] = 1000
     result, findings = suite.mla.run(small[90], batch)

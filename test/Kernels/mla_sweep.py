@@ -10,7 +10,9 @@ from kernel_run import Suite
 
 DIMENSIONS = dict(
     heads=[1, 7, 8, 16, 20, 24, 32, 40, 64, 96, 128],
-    cache=[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 1), (4, 1)],  # of queries
+    # Cache and queries.
+    cache=[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2), (1, 4), (2, 0), (2, 3), (3, 1), (3, 4), (4, 1), (4, 3)],
+    out_type=[0, 1, 2, 3, 4],
     latent_dim=[256, 512],
     page_size=[1, 8, 16, 32, 64, 128],
     splits=[1, 2, 3, 5, 17, 32],
@@ -29,12 +31,12 @@ def main():
 
     def values_of(case):
         row = g.latent_row(case["cache"][0], case["latent_dim"], 64) + case["gap"]
-        return dict(arch=case["arch"], q_type=case["cache"][1], cache_type=case["cache"][0], heads=case["heads"], rows=case["rows"],
+        return dict(arch=case["arch"], q_type=case["cache"][1], cache_type=case["cache"][0], out_type=case["out_type"], heads=case["heads"], rows=case["rows"],
                     latent_dim=case["latent_dim"], page_size=case["page_size"], num_splits=case["splits"], tile=case["tile"], stages=2,
                     token_stride=row, page_stride=case["page_size"] * row)
 
     def legal(case):
-        full = dict(heads=8, cache=(0, 0), latent_dim=512, page_size=16, splits=1, rows=1, arch=90, tile=32, gap=0)
+        full = dict(heads=8, cache=(0, 0), out_type=0, latent_dim=512, page_size=16, splits=1, rows=1, arch=90, tile=32, gap=0)
         full.update({k: v for k, v in case.items() if k in full})
         try:
             suite.builder.mla("x", **values_of(full))
@@ -46,7 +48,7 @@ def main():
     for case in pairwise(DIMENSIONS, np.random.default_rng(11), legal):
         runs.append((suite.mla.add(has_lse=int(len(runs) % 4 > 0), **values_of(case)), case["lengths"]))
     for n, (instance, lengths) in enumerate(runs):
-        batch = LatentBatch(instance[1], *LENGTHS[lengths], seed=n)
+        batch = LatentBatch(instance[1], *LENGTHS[lengths], seed=n, o_scale=0.02)
         suite.attend(f"case {n}", instance, batch, late=bool(n & 1), quantum=(0, 7, 53)[n % 3], lse_error=2e-5)
     # Long contexts lose no accuracy.
     for cache_type in (0, 3, 4):

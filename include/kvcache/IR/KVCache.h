@@ -64,6 +64,8 @@ struct CaptureHazard {
   std::string remedy;
 };
 
+class ScaleBufferOp;
+
 /// Keyword of a kind in diagnostics and options, such as "host-read".
 llvm::StringRef stringifyCaptureHazardKind(CaptureHazard::Kind kind);
 

@@ -32,8 +32,15 @@ def AttentionOpInterface : OpInterface<"AttentionOpInterface", [CacheOpInterface
     InterfaceMethod<"What the output held before; on memrefs, where it goes.", "::mlir::Value", "getOut">,
     InterfaceMethod<"The same of the LSE; null without one.", "::mlir::Value", "getLse">,
     InterfaceMethod<"Null until the model's config is known.", "::mlir::FloatAttr", "getSoftmaxScaleAttr">,
-    InterfaceMethod<"Sets it.", "void", "setSoftmaxScaleAttr", (ins "::mlir::FloatAttr":$scale)>
+    InterfaceMethod<"Sets it.", "void", "setSoftmaxScaleAttr", (ins "::mlir::FloatAttr":$scale)>,
+    InterfaceMethod<"The name of the scale of FP8 queries; null without one.", "::mlir::FlatSymbolRefAttr", "getQScaleAttr">,
+    InterfaceMethod<"The same of an FP8 output.", "::mlir::FlatSymbolRefAttr", "getOScaleAttr">
   ];
+  let extraClassDeclaration = [{
+    /// The scales that are named; null where there is none.
+    ::mlir::kvcache::ScaleBufferOp getQScaleOp();
+    ::mlir::kvcache::ScaleBufferOp getOScaleOp();
+  }];
   let extraSharedClassDeclaration = [{
     int64_t getNumQueryHeads() {
       return ::llvm::cast<::mlir::ShapedType>($_op.getQuery().getType()).getDimSize(1);

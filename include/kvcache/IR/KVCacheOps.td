@@ -36,7 +36,6 @@ class KVCache_Shaped<Type element, list<int> ranks, string descr>
 
 def KVCache_Rows : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, KV heads, head dim] of f16, bf16 or f32">;
 def KVCache_LatentRows : KVCache_Shaped<KVCache_RowElement, [2], "tensor or memref [tokens, elements] of f16, bf16 or f32">;
-def KVCache_LatentQueries : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, query heads, elements] of f16, bf16 or f32">;
 def KVCache_Queries : KVCache_Shaped<KVCache_QueryElement, [3], "tensor or memref [tokens, query heads, head dim]">;
 def KVCache_LSE : KVCache_Shaped<F32, [2], "tensor or memref [tokens, query heads] of f32">;
 def KVCache_Partial : KVCache_Shaped<KVCache_RowElement, [3], "tensor or memref [tokens, query heads, head dim] of f16, bf16 or f32">;
@@ -792,6 +791,7 @@ class KVCache_AttentionOp<string mnemonic, list<Trait> traits = []> : KVCache_Op
     DeclareOpInterfaceMethods<MemoryEffectsOpInterface>,
     DeclareOpInterfaceMethods<CacheOpInterface>,
     DeclareOpInterfaceMethods<CaptureHazardOpInterface>,
+    DeclareOpInterfaceMethods<SymbolUserOpInterface>,
     DeclareOpInterfaceMethods<ScaleUserInterface>], traits)> {
   let results = (outs Variadic<AnyRankedTensor>:$results);
   let hasCustomAssemblyFormat = 1;
@@ -800,8 +800,7 @@ class KVCache_AttentionOp<string mnemonic, list<Trait> traits = []> : KVCache_Op
   }];
 }
 
-def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention", [
-    AttrSizedOperandSegments, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention", [AttrSizedOperandSegments]> {
   let summary = "attention of ragged queries over a paged cache";
   let description = [{
     Rows `query_start[s] .. query_start[s+1]` belong to sequence `s`. Query `i`
@@ -887,12 +886,6 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention", [
     OptionalAttr<FlatSymbolRefAttr>:$q_scale,
     OptionalAttr<FlatSymbolRefAttr>:$o_scale
   );
-  let extraClassDeclaration = [{
-    ::mlir::MutableOperandRange getDpsInitsMutable();
-    /// The scales that are named; null where there is none.
-    ScaleBufferOp getQScaleOp();
-    ScaleBufferOp getOScaleOp();
-  }];
 }
 
 def KVCache_MLAAttentionOp : KVCache_AttentionOp<"mla_attention"> {
@@ -903,12 +896,12 @@ def KVCache_MLAAttentionOp : KVCache_AttentionOp<"mla_attention"> {
     already multiplied by the key half of the up-projection, and the output is
     still to be multiplied by the value half.
 
-        S = softmax_scale * k_scale * (Q . Rowcode)      over L + R elements
-        O = k_scale * (softmax(S) . Rowcode[0 : L])
+        S = softmax_scale * q_scale * k_scale * (Q . Rowcode)   over L + R elements
+        O = k_scale * (softmax(S) . Rowcode[0 : L]) / o_scale
 
     Of fp8_ds_mla rows the latent codes are multiplied by the scales of their
-    tiles, the rotary part by nothing. Sequences, positions, the LSE and the
-    edges are those of `kvcache.paged_attention`.
+    tiles, the rotary part by nothing. Sequences, positions, FP8 queries and
+    outputs, the LSE and the edges are those of `kvcache.paged_attention`.
 
     Constraints:
 
@@ -916,7 +909,11 @@ def KVCache_MLAAttentionOp : KVCache_AttentionOp<"mla_attention"> {
     * (C2) queries are `[tokens, query heads, L + R]` of the cache;
     * (C3) the output is `[tokens, query heads, L]`;
     * (C4) the LSE is `[tokens, query heads]`;
-    * (C5) `softmax_scale` is finite and positive.
+    * (C5) `softmax_scale` is finite and positive;
+    * (C6) there is a `q_scale` just when the queries are FP8, and an `o_scale`
+      just when the output is;
+    * (C7) `q_scale` and `o_scale` are `kvcache.scale_buffer`s that are not per
+      head.
 
     Example:
 
@@ -933,11 +930,13 @@ def KVCache_MLAAttentionOp : KVCache_AttentionOp<"mla_attention"> {
     ```
   }];
   let arguments = (ins
-    KVCache_LatentQueries:$query,
+    KVCache_Queries:$query,
     KVCache_CacheType:$cache,
-    KVCache_LatentQueries:$out,
+    KVCache_Queries:$out,
     Optional<KVCache_LSE>:$lse,
-    OptionalAttr<F64Attr>:$softmax_scale
+    OptionalAttr<F64Attr>:$softmax_scale,
+    OptionalAttr<FlatSymbolRefAttr>:$q_scale,
+    OptionalAttr<FlatSymbolRefAttr>:$o_scale
   );
 }
 
