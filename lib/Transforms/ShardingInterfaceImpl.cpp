@@ -1,9 +1,13 @@
 //===- ShardingInterfaceImpl.cpp - Sharding of cache ops ------------------===//
 
 #include "kvcache/Transforms/ShardingInterfaceImpl.h"
+#include "SequenceSharding.h"
 #include "kvcache/IR/KVCache.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/Shard/IR/ShardDialect.h"
 #include "mlir/Dialect/Shard/Interfaces/ShardingInterfaceImpl.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/DestinationStyleOpInterface.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -76,6 +80,14 @@ static AxesOfHeads divide(ArrayRef<GridAxis> axes, shard::GridOp grid,
   return result;
 }
 
+/// That of the cache of `op`; whole where it is faulty, which the handle's
+/// partition reports.
+static SequenceSplit getSequenceSplit(CacheOpInterface op) {
+  FailureOr<SequenceSplit> split =
+      readSequenceSplit(op.getCacheHandle().getDefiningOp<GetCacheOp>());
+  return succeeded(split) ? *split : SequenceSplit();
+}
+
 /// The ops of this function that use the cache of `get`.
 static SmallVector<CacheOpInterface> getAccesses(GetCacheOp get) {
   SmallVector<CacheOpInterface> accesses;
@@ -105,8 +117,15 @@ static AxesOfHeads divide(ArrayRef<GridAxis> axes, FlatSymbolRefAttr grid,
 static HeadSplit findSplit(CacheOpInterface op, ArrayRef<Sharding> operands,
                            ArrayRef<Sharding> results) {
   HeadSplit split;
+  SequenceSplit sequence = getSequenceSplit(op);
+  if (sequence.ranks > 1)
+    split.grid = sequence.grid;
   auto consider = [&](Operation *user, Type type, const Sharding &sharding) {
-    ArrayRef<GridAxis> axes = axesOfHeads(user, type, sharding);
+    // An axis of tokens is none of heads.
+    ArrayRef<GridAxis> axes =
+        axesOfHeads(user, type, sharding).take_while([&](GridAxis axis) {
+          return !llvm::is_contained(sequence.axes, axis);
+        });
     if (sharding && (!split.grid || axes.size() > split.axes.size()))
       split = {sharding.getGridAttr(), llvm::to_vector(axes)};
   };
@@ -178,13 +197,20 @@ addAnnotations(Operation *op, OpBuilder &builder,
 
 namespace {
 
-/// Writes and attentions. The loops of the interface are KV heads and,
-/// within one, the query heads that read it.
+/// Writes and attentions. The loops of the interface are KV heads, within one
+/// the query heads that read it, and the tokens of a sequence, over which an
+/// attention reduces.
 template <typename OpTy>
 struct AccessModel
     : public shard::ShardingInterface::ExternalModel<AccessModel<OpTy>, OpTy> {
   SmallVector<utils::IteratorType> getLoopIteratorTypes(Operation *) const {
-    return {utils::IteratorType::parallel, utils::IteratorType::parallel};
+    return {utils::IteratorType::parallel, utils::IteratorType::parallel,
+            utils::IteratorType::reduction};
+  }
+
+  SmallVector<shard::ReductionKind>
+  getReductionLoopIteratorKinds(Operation *) const {
+    return {shard::ReductionKind::Generic};
   }
 
   FailureOr<ShardingOption>
@@ -198,9 +224,10 @@ struct AccessModel
                                    ? split.axes
                                    : ArrayRef<GridAxis>(),
                                split.grid, access);
-    return ShardingOption(
-        {llvm::to_vector(heads.kvHeads), llvm::to_vector(heads.group)},
-        split.grid);
+    return ShardingOption({llvm::to_vector(heads.kvHeads),
+                           llvm::to_vector(heads.group),
+                           getSequenceSplit(access).axes},
+                          split.grid);
   }
 
   static Sharding annotate(Operation *op, Type type,
@@ -208,7 +235,7 @@ struct AccessModel
     if (!isa<RankedTensorType>(type))
       return Sharding();
     SmallVector<GridAxis> axes;
-    for (ArrayRef<GridAxis> loop : option.shardingArray)
+    for (ArrayRef<GridAxis> loop : ArrayRef(option.shardingArray).take_front(2))
       llvm::append_range(axes, loop);
     MLIRContext *context = op->getContext();
     auto whole = shard::GridAxesAttr::get(context, {});
@@ -240,13 +267,44 @@ struct AccessModel
                           ArrayRef<Sharding> operands, ArrayRef<Sharding>,
                           IRMapping &map, SymbolTableCollection &,
                           OpBuilder &builder) const {
-    if (failed(check(cast<CacheOpInterface>(op), operands)))
+    auto access = cast<CacheOpInterface>(op);
+    SequenceSplit sequence = getSequenceSplit(access);
+    if (failed(check(access, operands)) ||
+        failed(checkSequence(access, operands, sequence)))
       return failure();
-    cloneOn(op, partitioned, map, builder);
+    auto attention = dyn_cast<AttentionOpInterface>(op);
+    if (attention && sequence.ranks > 1)
+      attendOverRanks(attention, partitioned, sequence, map, builder);
+    else
+      cloneOn(op, partitioned, map, builder);
     return success();
   }
 
 private:
+  static LogicalResult checkSequence(CacheOpInterface op,
+                                     ArrayRef<Sharding> operands,
+                                     const SequenceSplit &split) {
+    if (split.ranks == 1)
+      return success();
+    InFlightDiagnostic diag =
+        op->emitOpError() << "cannot split the tokens of a sequence over axes "
+                          << shard::GridAxesAttr::get(op->getContext(),
+                                                      split.axes)
+                          << " of " << split.grid << ": ";
+    if (operands[0].getGridAttr() != split.grid)
+      return diag << "its heads are split over " << operands[0].getGridAttr();
+    for (GridAxis axis :
+         axesOfHeads(op, op->getOperand(0).getType(), operands[0]))
+      if (llvm::is_contained(split.axes, axis))
+        return diag << "axis " << axis << " splits its heads";
+    auto attention = dyn_cast<AttentionOpInterface>(*op);
+    std::string problem = attention ? getSequenceProblem(attention) : "";
+    if (!problem.empty())
+      return diag << problem;
+    diag.abandon();
+    return success();
+  }
+
   static LogicalResult check(CacheOpInterface op, ArrayRef<Sharding> operands) {
     if (failed(checkTensors(op)))
       return failure();
@@ -307,12 +365,24 @@ struct HandleModel
                           ArrayRef<Sharding>, IRMapping &map,
                           SymbolTableCollection &, OpBuilder &builder) const {
     auto get = cast<GetCacheOp>(op);
+    FailureOr<SequenceSplit> sequence =
+        readSequenceSplit(get, [&] { return get.emitOpError(); });
+    if (failed(sequence))
+      return failure();
     CacheOpInterface first;
     int64_t shards = 1;
     bool splitsQueries = false;
     for (CacheOpInterface access : getAccesses(get)) {
       if (failed(checkTensors(access)))
         return failure();
+      auto other = access.getCacheHandle().getDefiningOp<GetCacheOp>();
+      if (other->getAttr(kSequenceAxes) != get->getAttr(kSequenceAxes)) {
+        InFlightDiagnostic diag =
+            get.emitOpError() << "and another handle to " << get.getCacheAttr()
+                              << " disagree about '" << kSequenceAxes << "'";
+        diag.attachNote(other.getLoc()) << "the other one is here";
+        return diag;
+      }
       if (isa<CopyPagesOp>(access)) // of whatever heads a rank has
         continue;
       std::optional<AxesOfHeads> heads = getAnnotatedHeads(access);
@@ -336,11 +406,18 @@ struct HandleModel
       }
     }
     CacheType type = get.getHandle().getType();
-    if (first && shards == 1 && !splitsQueries)
+    if (first && shards == 1 && !splitsQueries && sequence->ranks == 1)
       get.emitRemark() << "every rank holds all " << type.getNumHeads()
                        << " KV heads of " << get.getCacheAttr()
                        << ", because nothing splits them";
+    if (sequence->ranks > 1)
+      get.emitRemark() << "each of " << sequence->ranks
+                       << " ranks has tokens of its own of every sequence of "
+                       << get.getCacheAttr()
+                       << ": its lengths, page table and slots are those of "
+                          "its tokens, and a sequence has one query row a step";
     auto clone = cast<GetCacheOp>(builder.clone(*op));
+    clone->removeAttr(kSequenceAxes);
     if (shards != 1) {
       clone.setShards(shards * get.getShards().value_or(1));
       clone.getHandle().setType(type.withNumHeads(type.getNumHeads() / shards));
@@ -415,6 +492,9 @@ void mlir::kvcache::registerShardingInterfaceExternalModels(
     DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, KVCacheDialect *,
                             shard::ShardDialect *) {
+    // Of the ops around an attention whose tokens are split.
+    context->loadDialect<arith::ArithDialect, linalg::LinalgDialect,
+                         tensor::TensorDialect>();
     GetCacheOp::attachInterface<HandleModel>(*context);
     LoadScaleOp::attachInterface<LoadScaleModel>(*context);
     WriteOp::attachInterface<AccessModel<WriteOp>>(*context);

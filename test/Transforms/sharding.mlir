@@ -178,3 +178,62 @@ func.func @merge(%q: tensor<8x4x64xbf16>, %lq: tensor<8x4xf32>, %o: tensor<8x4x6
   %m, %lm = kvcache.merge_states %r, %lr with %q1, %lq outs(%o, %l) : tensor<8x4x64xbf16>, tensor<8x4xf32> -> tensor<8x4x64xbf16>, tensor<8x4xf32>
   return %m : tensor<8x4x64xbf16>
 }
+
+// -----
+
+// Each rank has tokens of its own: their attentions are merged by LSE, sinks
+// once, and rows of no sequence keep what is in outs.
+
+// REMARK: remark: each of 3 ranks has tokens of its own of every sequence of @c: its lengths, page table and slots are those of its tokens, and a sequence has one query row a step
+// CHECK-LABEL: func.func @sequence(%arg0: tensor<?x2x64xbf16>, %arg1: tensor<?x1x64xbf16>, %arg2: tensor<2xf32>, %arg3: tensor<?x2x64xbf16>) -> tensor<?x2x64xbf16>
+// CHECK: %[[C:.*]] = kvcache.get_cache @c : <1 x 64 x bf16>
+// CHECK: kvcache.write %arg1, %arg1 to %[[C]]
+// CHECK: %[[INF:.*]] = arith.constant 0x7F800000 : f32
+// CHECK: %[[L:.*]] = linalg.fill ins(%[[INF]] : f32)
+// CHECK: %[[P:.*]]:2 = kvcache.paged_attention %arg0 over %[[C]] outs(%{{.*}}, %[[L]]) {softmax_scale = 1.250000e-01 : f64} : {{.*}} -> tensor<?x2x64xf32>, tensor<?x2xf32>
+// CHECK: %[[E:.*]] = tensor.expand_shape %[[P]]#0
+// CHECK: %[[G:.*]] = shard.all_gather %[[E]] on @grid grid_axes = [1] gather_axis = 0 : tensor<1x?x2x64xf32> -> tensor<3x?x2x64xf32>
+// CHECK: %[[GL:.*]] = shard.all_gather %{{.*}} on @grid grid_axes = [1] gather_axis = 0 : tensor<1x?x2xf32> -> tensor<3x?x2xf32>
+// CHECK: tensor.extract_slice %[[G]][0, 0, 0, 0]
+// CHECK: %[[FIRST:.*]] = tensor.extract_slice %[[GL]][0, 0, 0]
+// CHECK-COUNT-2: kvcache.merge_states
+// CHECK: %[[S:.*]] = linalg.generic {{.*}} ins(%{{.*}}, %arg2 : tensor<?x2xf32>, tensor<2xf32>)
+// CHECK: %[[M:.*]]:2 = kvcache.merge_states %{{.*}}, %{{.*}} with %{{.*}}, %[[S]]
+// CHECK: linalg.generic {{.*}} ins(%[[FIRST]], %[[M]]#0 : {{.*}}) outs(%arg3 : tensor<?x2x64xbf16>)
+shard.grid @grid(shape = 2x3)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @sequence(%q: tensor<?x4x64xbf16>, %k: tensor<?x2x64xbf16>, %sinks: tensor<4xf32>, %o: tensor<?x4x64xbf16>) -> tensor<?x4x64xbf16> {
+  %s = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %k1 = shard.shard %k to %s : tensor<?x2x64xbf16>
+  %c = kvcache.get_cache @c {kvcache.sequence_axes = {grid = @grid, axes = [1]}} : !kvcache.cache<2 x 64 x bf16>
+  kvcache.write %k1, %k1 to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  %r = kvcache.paged_attention %q over %c outs(%o) sinks(%sinks : tensor<4xf32>) {softmax_scale = 0.125 : f64} : tensor<?x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<?x4x64xbf16>
+  return %r : tensor<?x4x64xbf16>
+}
+
+// -----
+
+// The attribute alone splits, latent rows too; an axis of tokens is none of
+// heads, so what asks for it there is gathered.
+
+// CHECK-LABEL: func.func @latent_sequence(%arg0: tensor<8x8x576xbf16>
+// CHECK: shard.all_gather %arg0 on @grid grid_axes = [0] gather_axis = 1 : tensor<8x8x576xbf16> -> tensor<8x16x576xbf16>
+// CHECK: %[[P:.*]]:2 = kvcache.mla_attention %{{.*}} over %{{.*}} -> tensor<8x16x512xf32>, tensor<8x16xf32>
+// CHECK: shard.all_gather %{{.*}} gather_axis = 0 : tensor<1x8x16x512xf32> -> tensor<2x8x16x512xf32>
+// CHECK: kvcache.merge_states
+// CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<8x16xf32>)
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : latent 512 + 64 x bf16 scales(@k, @k)
+func.func @latent_sequence(%q: tensor<8x16x576xbf16>, %l: tensor<8x512xbf16>, %p: tensor<8x64xbf16>, %o: tensor<8x16x512xbf16>, %e: tensor<8x16xf32>) -> (tensor<8x16x512xbf16>, tensor<8x16xf32>) {
+  %s = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %q1 = shard.shard %q to %s : tensor<8x16x576xbf16>
+  %c = kvcache.get_cache @c {kvcache.sequence_axes = {grid = @grid, axes = [0]}} : !kvcache.cache<latent 512 + 64 x bf16>
+  kvcache.write_latent %l, %p to %c : tensor<8x512xbf16>, tensor<8x64xbf16>, !kvcache.cache<latent 512 + 64 x bf16>
+  %r:2 = kvcache.mla_attention %q1 over %c outs(%o, %e) {softmax_scale = 0.125 : f64} : tensor<8x16x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<8x16x512xbf16>, tensor<8x16xf32>
+  return %r#0, %r#1 : tensor<8x16x512xbf16>, tensor<8x16xf32>
+}
