@@ -476,6 +476,43 @@ struct ElementwiseModel
   }
 };
 
+/// Pages that are values are not split: upstream's passes do not look into
+/// regions. The ops around the pages would be left without annotations, so
+/// propagation ends here.
+struct WithPagesModel
+    : public shard::ShardingInterface::ExternalModel<WithPagesModel,
+                                                     WithPagesOp> {
+  FailureOr<ShardingOption> getShardingOption(Operation *op, ArrayRef<Sharding>,
+                                              ArrayRef<Sharding>) const {
+    auto module = op->getParentOfType<ModuleOp>();
+    if (!module || module.getOps<shard::GridOp>().empty())
+      return ShardingOption::makeEmpty();
+    shard::GridOp grid = *module.getOps<shard::GridOp>().begin();
+    return ShardingOption({}, FlatSymbolRefAttr::get(grid.getSymNameAttr()));
+  }
+  FailureOr<std::vector<Sharding>>
+  getShardingAnnotations(Operation *op, const ShardingOption &) const {
+    return std::vector<Sharding>(op->getNumOperands() + op->getNumResults());
+  }
+  LogicalResult addShardingAnnotations(Operation *op, OpBuilder &,
+                                       const ShardingOption &) const {
+    return refuse(op);
+  }
+  LogicalResult partition(Operation *op, ArrayRef<Value>, ArrayRef<Sharding>,
+                          ArrayRef<Sharding>, IRMapping &,
+                          SymbolTableCollection &, OpBuilder &) const {
+    return refuse(op);
+  }
+
+private:
+  static LogicalResult refuse(Operation *op) {
+    return op->emitOpError()
+           << "holds pages as values, which are not split over ranks; use "
+              "handles of kvcache.get_cache (kvcache-import "
+              "cache-operands=replaced), or export the graph of one rank";
+  }
+};
+
 /// A scale of all heads is the same on every rank.
 struct LoadScaleModel
     : public shard::ShardingInterface::ExternalModel<LoadScaleModel,
@@ -496,6 +533,7 @@ void mlir::kvcache::registerShardingInterfaceExternalModels(
     context->loadDialect<arith::ArithDialect, linalg::LinalgDialect,
                          tensor::TensorDialect>();
     GetCacheOp::attachInterface<HandleModel>(*context);
+    WithPagesOp::attachInterface<WithPagesModel>(*context);
     LoadScaleOp::attachInterface<LoadScaleModel>(*context);
     WriteOp::attachInterface<AccessModel<WriteOp>>(*context);
     WriteLatentOp::attachInterface<AccessModel<WriteLatentOp>>(*context);

@@ -1,4 +1,8 @@
-// RUN: kvcache-opt %s -split-input-file -verify-diagnostics -o /dev/null -pass-pipeline="builtin.module(func.func(shard-partition))"
+// RUN: split-file %s %t
+// RUN: kvcache-opt %t/partition.mlir -split-input-file -verify-diagnostics -o /dev/null -pass-pipeline="builtin.module(func.func(shard-partition))"
+// RUN: kvcache-opt %t/propagation.mlir -split-input-file -verify-diagnostics -o /dev/null -pass-pipeline="builtin.module(func.func(sharding-propagation))"
+
+//--- partition.mlir
 
 // Annotations that disagree, where no propagation made them agree.
 
@@ -322,4 +326,25 @@ func.func @disagree(%k: tensor<8x2x64xbf16>) -> tensor<8x2x64xbf16> {
   %d = kvcache.get_cache @c : !kvcache.cache<2 x 64 x bf16>
   kvcache.write %k1, %k1 to %d : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
   return %k1 : tensor<8x2x64xbf16>
+}
+
+//--- propagation.mlir
+
+// Pages that are values.
+
+shard.grid @grid(shape = 2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @values(%k: tensor<8x2x64xbf16>, %kp: tensor<7x16x2x64xbf16>, %t: tensor<2x2xi32>, %l: tensor<2xi32>, %q: tensor<3xi32>, %m: tensor<8xi64>) -> tensor<7x16x2x64xbf16> {
+  %s0 = shard.sharding @grid split_axes = [[], [0]] : !shard.sharding
+  %k0 = shard.shard %k to %s0 : tensor<8x2x64xbf16>
+  // expected-error @+2 {{holds pages as values, which are not split over ranks; use handles of kvcache.get_cache (kvcache-import cache-operands=replaced), or export the graph of one rank}}
+  // expected-error @+1 {{fail to set sharding annotations}}
+  %w:2 = kvcache.with_pages @c pages(%kp, %kp : tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16>) page_table(%t : tensor<2x2xi32>) lengths(%l : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xbf16>, tensor<7x16x2x64xbf16> {
+  ^bb0(%h: !kvcache.cache<2 x 64 x bf16>):
+    kvcache.write %k0, %k0 to %h : tensor<8x2x64xbf16>, tensor<8x2x64xbf16>, !kvcache.cache<2 x 64 x bf16>
+  }
+  return %w#0 : tensor<7x16x2x64xbf16>
 }
