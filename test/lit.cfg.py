@@ -13,6 +13,18 @@ config.excludes = ["Inputs", "Unit", "CMakeLists.txt", "lit.cfg.py", "requiremen
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.kvcache_build, "test")
 
+if config.mlir_enabled.upper() in ("ON", "1", "TRUE", "YES"):
+    config.available_features.add("mlir")
+else:
+    # A build without MLIR has no compiler: what it does and what takes its bundles is left out.
+    config.excludes += ["CAPI", "Conversion", "Docs", "Embedding", "Import", "Integration", "IR", "Kernels", "Passes", "Plugin",
+                        "Runtime", "Transforms", "Triton", "completion", "kvcache-bench", "kvcache-compile",
+                        "kvcache-lsp-server", "kvcache-reduce", "kvcache-run", "kvcache-translate"]
+    lit_config.note("a build without MLIR: tests that need the compiler are left out")
+    filecheck = shutil.which("FileCheck") or shutil.which("FileCheck-22")
+    if not filecheck:
+        lit_config.fatal("FileCheck of LLVM is not on PATH; on Debian it is in llvm-22-tools")
+    config.llvm_tools = os.path.dirname(os.path.realpath(filecheck))
 binaries = os.path.join(config.kvcache_build, "bin")
 libraries = os.path.join(config.kvcache_build, "lib")
 config.environment["PATH"] = os.pathsep.join([binaries, config.llvm_tools, os.environ["PATH"]])
