@@ -621,16 +621,9 @@ constexpr long long countersBytes(int gridX, int gridY, int numSplits) {
 /// Keys that a CTA of the prefill kernel takes at once.
 constexpr int prefillTile = 64;
 
-/// Keys of one step of a warp over a tile: 32 share what is done once a step,
-/// and the loads of queries from shared memory, where the registers hold so
-/// many scores; else 16. `plain`: no window, soft cap, sinks or ALiBi.
-[[gnu::always_inline]] constexpr inline int
-prefillStep(int arch, int queryType, int headDim, bool plain) {
-  return arch >= 89 && plain && queryType != F32 && headDim != 112 &&
-                 headDim != 128
-             ? 32
-             : 16;
-}
+/// Keys of one step of a warp over a tile: they share what is done once a step,
+/// and the loads of queries from shared memory.
+constexpr int prefillStep = 32;
 
 /// Query rows of a warp: as many as fill its columns with the heads of a block.
 [[gnu::always_inline]] constexpr inline int prefillRowsPerWarp(int group,
@@ -648,13 +641,25 @@ constexpr int prefillRows(int group, int headDim, int warps) {
   return warps * prefillRowsPerWarp(group, headDim);
 }
 
+/// MMA M tiles for so many columns: prefill has them on the M side.
+[[gnu::always_inline]] constexpr inline int rowTiles(int columns) {
+  return ceilDiv(columns, 16);
+}
+
+/// Shared memory of the queries of a warp: for each M tile, term and 16 dims
+/// 512 bytes, then the score factors of the columns.
+[[gnu::always_inline]] constexpr inline int
+rowQueryBytes(int headDim, int columns, int queryType) {
+  return rowTiles(columns) * (queryTerms(queryType) * headDim * 32 + 64);
+}
+
 /// Shared memory of the prefill kernel: queries of each warp, K and V of a tile
 /// in f16, and the codes of two tiles. The results of the warps take the place
 /// of the tiles. Behind them, what a CTA keeps for the end, and a word that
 /// tells whether it arrived last.
 [[gnu::always_inline]] constexpr inline int
 prefillSharedBytes(int headDim, int columns, int queryType, int warps) {
-  return warps * queryBytes(headDim, columns, queryType) +
+  return warps * rowQueryBytes(headDim, columns, queryType) +
          maxOf(2 * prefillTile * rowPitch(headDim, 2) +
                    2 * 2 * prefillTile * headDim,
                warps * tilesN(columns) * columnsPerTile *

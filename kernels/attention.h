@@ -346,6 +346,15 @@ KVCACHE_DEVICE void loadQueries(const AttentionShape &shape, const u8 *q,
     ptx::loadSharedV2(out.scale[i], scales + (i * columnsPerTile + 2 * t) * 4);
 }
 
+/// ALiBi slope of a column in log2 units; 0 without a query.
+KVCACHE_DEVICE float slopeOf(const AttentionShape &shape, const float *slopes,
+                             const Columns &live, int column) {
+  int head = shape.rows > 1 ? column % shape.heads : column;
+  return isLive(shape, live, column)
+             ? ptx::loadF32(slopes + head) * 1.44269504088896341f
+             : 0.f;
+}
+
 /// ALiBi slopes of the columns, and their distance from token `begin` + g.
 /// `position` is that of row 0.
 KVCACHE_DEVICE void loadSlopes(const AttentionShape &shape, const float *slopes,
@@ -357,10 +366,7 @@ KVCACHE_DEVICE void loadSlopes(const AttentionShape &shape, const float *slopes,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       int column = i * columnsPerTile + static_cast<int>(t) * 2 + h;
-      int head = shape.rows > 1 ? column % shape.heads : column;
-      out.slope[i][h] = isLive(shape, live, column)
-                            ? ptx::loadF32(slopes + head) * 1.44269504088896341f
-                            : 0.f;
+      out.slope[i][h] = slopeOf(shape, slopes, live, column);
       out.key[i][h] = static_cast<float>(
           begin - position - rowOf(shape, i, t, h) + static_cast<int>(g));
     }

@@ -17,13 +17,13 @@
 // sequence in decode, the warps divide the steps of a tile, too, and merge at
 // the end.
 //
-// A step of 16 or 32 keys is tileStep of decode attention for a cache of f16.
-// Steps that a warp's rows see wholly skip the mask; those that none of its
-// rows sees are skipped themselves. A value that is NaN or infinite reaches all
-// rows of a CTA that share a step with one that sees it.
+// Steps of 32 keys that a warp's rows see wholly skip the mask; those
+// that none of its rows sees are skipped themselves. A value that is NaN or
+// infinite reaches all rows of a CTA that share a step with one that sees it.
 //
 //===----------------------------------------------------------------------===//
 
+#include "rows.h"
 #include "splits.h"
 
 namespace kvcache {
@@ -133,7 +133,6 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
   const int heads = headsPerCta(group, 1, head_dim);
   const int warpRows = prefillRowsPerWarp(group, head_dim);
   const int rows = warps * warpRows;
-  const bool plain = !has_window && !has_soft_cap && !has_sinks && !has_alibi;
   const AttentionShape codes = {arch,
                                 q_type,
                                 out_type,
@@ -149,7 +148,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
                                 v_page_stride,
                                 v_token_stride,
                                 v_head_stride,
-                                prefillStep(arch, q_type, head_dim, plain),
+                                prefillStep,
                                 2,
                                 1,
                                 warpRows,
@@ -223,25 +222,26 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
         static_cast<u32>(block.live.heads), static_cast<u32>(splits)};
     ptx::storeSharedV4(kept, words);
   }
-  const int queryArea = queryBytes(head_dim, shape.columns, q_type);
-  Queries fragments;
+  const int queryArea = rowQueryBytes(head_dim, shape.columns, q_type);
+  RowQueries fragments;
   fragments.cap = soft_cap;
-  loadQueries(shape,
-              static_cast<const u8 *>(q) +
-                  (static_cast<i64>(block.first + row0) * q_heads + head0) *
-                      head_dim * activationBytes(q_type),
-              live, score_scale * unit, shared + warp * queryArea, 0, 1, lane,
-              fragments);
+  loadRows(shape,
+           static_cast<const u8 *>(q) +
+               (static_cast<i64>(block.first + row0) * q_heads + head0) *
+                   head_dim * activationBytes(q_type),
+           live, score_scale * unit, shared + warp * queryArea, lane,
+           fragments);
   if (has_alibi)
-    loadSlopes(shape, alibi_slopes + head0, live, 0, high - 1, lane, fragments);
+    loadRowSlopes(shape, alibi_slopes + head0, live, 0, high - 1, lane,
+                  fragments);
   shared += warps * queryArea;
 
-  WarpState state;
+  RowState state;
   clear(shape, soft_cap, state);
   const int pitch = rowPitch(head_dim, 2);
   // From a lane's row of K to its row of V.
-  const int toV = prefillTile * pitch + fragmentOffset(shape, true, lane) -
-                  fragmentOffset(shape, false, lane);
+  const int toV = prefillTile * pitch + fragmentOffset(shape, false, lane) -
+                  fragmentOffset(shape, true, lane);
   const int stage = 2 * prefillTile * head_dim;
   u32 staging = shared + 2 * prefillTile * pitch;
   tiles.kHead = static_cast<const u8 *>(k_pages) +
@@ -257,7 +257,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
                 threads, thread);
     ptx::copyCommit();
   }
-  u32 k = shared + fragmentOffset(shape, false, lane);
+  u32 k = shared + fragmentOffset(shape, true, lane);
   u32 from = staging;
   for (int token = begin; token < tiles.keys; token += prefillTile) {
     ptx::copyWait(1);
@@ -280,8 +280,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
           key + step <= whole && (!has_window || key >= low + warpRows - 1);
       Mask mask = {low - key, high - key, has_window ? low - key : 0,
                    keys - key};
-      tileStep(shape, at, at + toV, fragments, state, !seen, false, mask, key,
-               lane);
+      rowStep(shape, at, at + toV, fragments, state, !seen, mask, key, lane);
       at += stride * pitch;
     }
   }
@@ -290,7 +289,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
 
   const int padded = tilesN(shape.columns) * columnsPerTile;
   u32 pairs = shared + warps * padded * mergePitch(head_dim) * 4;
-  publish(shape, soft_cap, shared, pairs, warp, lane, state);
+  publishRows(shape, soft_cap, shared, pairs, warp, lane, state);
   ptx::ctaSync();
   u32 words[4];
   ptx::loadSharedV4(words, kept);

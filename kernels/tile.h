@@ -257,13 +257,23 @@ KVCACHE_DEVICE void addScores(const AttentionShape &shape, int m, int c, u32 a0,
   }
 }
 
-/// S^T minus reference, log2 units: s[n][m][h] is token 16m + g, s[n][m][2 + h]
-/// token 16m + g + 8. `nan[m][i]` collects NaN codes of token 16m + g + 8i.
+/// A score minus reference, log2 units, of the product `x`.
 ///
 /// With a soft cap the factor is 2 log2(e) / cap times the score's own, and
 /// cap * tanh(x) = cap - 2 cap / (1 + e^2x), whose error is 2^-22 of the cap;
-/// tanh.approx would leave 2^-11 of it in the exponent. ALiBi adds slope times
-/// (key - position); `token` is the tile's first, counted as q.key is.
+/// tanh.approx would leave 2^-11 of it in the exponent.
+KVCACHE_DEVICE float scoreOf(const AttentionShape &shape, float x, float factor,
+                             float cap, float negRef) {
+  if (shape.hasSoftCap)
+    return __builtin_fmaf(ptx::reciprocal(ptx::exp2(x * factor) + 1.f),
+                          -2.f * cap, negRef);
+  return __builtin_fmaf(x, factor, negRef);
+}
+
+/// S^T minus reference, log2 units: s[n][m][h] is token 16m + g, s[n][m][2 + h]
+/// token 16m + g + 8. `nan[m][i]` collects NaN codes of token 16m + g + 8i.
+/// ALiBi adds slope times (key - position); `token` is the tile's first,
+/// counted as q.key is.
 KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
                                const Queries &q, const WarpState &state,
                                float token, Scores &s, u32 (&nan)[maxTilesM][2],
@@ -355,11 +365,7 @@ KVCACHE_DEVICE void tileScores(const AttentionShape &shape, u32 kAddress,
             negRef = __builtin_fmaf(q.slope[i][e & 1],
                                     q.key[i][e & 1] + (token + within), negRef);
           }
-          if (shape.hasSoftCap)
-            x = __builtin_fmaf(ptx::reciprocal(ptx::exp2(x * factor) + 1.f),
-                               -2.f * q.cap, negRef);
-          else
-            x = __builtin_fmaf(x, factor, negRef);
+          x = scoreOf(shape, x, factor, q.cap, negRef);
         }
       }
     }

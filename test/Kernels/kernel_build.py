@@ -36,7 +36,7 @@ using namespace kvcache::kernels;
 extern "C" {
 int g_write_grid(int t, int h, int d) { return writeGrid(t, h, d); }
 int g_prefill_rows(int g, int d, int w) { return prefillRows(g, d, w); }
-int g_prefill_step(int a, int q, int d, int p) { return prefillStep(a, q, d, p); }
+int g_prefill_step() { return prefillStep; }
 int g_prefill_columns(int g, int d) { return prefillColumns(g, d); }
 int g_prefill_shared(int d, int c, int q, int w) { return prefillSharedBytes(d, c, q, w); }
 int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int p) { return prefillWarps(a, qt, ct, q, k, d, p); }
@@ -345,7 +345,7 @@ class Builder:
             raise ValueError(f"Geometry.h refuses {v}")
         layout = v.pop("layout")
         v.update(zip(STRIDES, layout.k + layout.v))
-        v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), tile=16, stages=2, unroll=1)
+        v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), tile=g.prefill_step(), stages=2, unroll=1)
         ctas = g.ctas(v["arch"], g.shared_of(v))
         return (name, wrapper(name, "kvcache_prefill", PREFILL, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
 
