@@ -422,6 +422,7 @@ KVCACHE_DEVICE void mlaRescale(const MlaShape &shape, const Part &part,
                                float (&negRef)[2][2], MlaState &state) {
   const int padded = shape.tilesN * columnsPerTile;
   const u32 g = lane >> 2, t = lane & 3;
+  ptx::warpSync(); // or ptxas prepares the shuffles for lanes that have parted
   u32 mine = (part.columns + 2 * t) * 4,
       group = (warp >> 1) / shape.columnGroups;
   float top[2][2];
@@ -609,17 +610,30 @@ KVCACHE_DEVICE void loadMlaQueries(const MlaShape &shape, const Part &part,
                          part.half * (latent / 2),
                          latent / 2 + part.half * (rope / 2)};
   u32 g = lane >> 2, t = lane & 3;
+  // One body for both N tiles: what one turn loads, the next one moves to its
+  // place. Where registers are scarcest that costs one too many.
+  const int atOnce =
+      machineOf(shape.a.arch).sharedPerCta < 128 * 1024 ? shape.warpN : 1;
+#pragma unroll 1
+  for (int first = 0; first < shape.warpN; first += atOnce) {
+    if (atOnce < shape.warpN) {
 #pragma unroll
-  for (int i = 0; i < shape.warpN; ++i) {
-    float down;
-    loadFragments(shape.a, q, row, live, part.columns / columnsPerTile + i,
-                  lane, out.b[i], down);
-    u32 column = part.columns + i * columnsPerTile + g;
-    if (t == 0 && part.tokens == 0) {
-      ptx::storeSharedF32(areas.scales + (part.half * padded + column) * 4,
-                          scale * down);
-      if (part.half == 0)
-        ptx::storeSharedF32(areas.references + column * 4, 0.f);
+      for (int c = 0; c < 2 * row.chunks; ++c)
+        out.b[0][0][c] = out.b[1][0][c];
+    }
+#pragma unroll
+    for (int j = 0; j < atOnce; ++j) {
+      float down;
+      u32 tile = part.columns / columnsPerTile + first + j;
+      loadFragments(shape.a, q, row, live, tile, lane,
+                    out.b[shape.warpN - atOnce + j], down);
+      u32 column = tile * columnsPerTile + g;
+      if (t == 0 && part.tokens == 0) {
+        ptx::storeSharedF32(areas.scales + (part.half * padded + column) * 4,
+                            scale * down);
+        if (part.half == 0)
+          ptx::storeSharedF32(areas.references + column * 4, 0.f);
+      }
     }
   }
 #pragma unroll
@@ -715,7 +729,7 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
     ptx::copyCommit();
   }
 
-  Queries fragments;
+  Queries fragments = {};
   fragments.shared =
       areas.queries + warp * (512 * sharedChunks(shape)) + lane * 16;
   loadMlaQueries(shape, partOf(shape, warp), areas,
