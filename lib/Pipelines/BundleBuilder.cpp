@@ -457,8 +457,8 @@ LogicalResult BundleBuilder::addHost(ProgramOp program,
   reached.insert(host->lookupSymbol(programName(program)));
   for (unsigned i = 0; i < reached.size(); ++i)
     for (const SymbolTable::SymbolUse &use : getAllSymbolUses(reached[i]))
-      if (Operation *used =
-              host->lookupSymbol(use.getSymbolRef().getRootReference()))
+      if (auto used = host->lookupSymbol<func::FuncOp>(
+              use.getSymbolRef().getRootReference()))
         reached.insert(used);
   SmallVector<Operation *> rest;
   for (Operation &op : *host->getBody())
