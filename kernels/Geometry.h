@@ -168,21 +168,21 @@ constexpr Machine machineOf(int arch) {
 constexpr int writeElements = 16;
 
 /// 16-element units of one token, K and V together.
-[[gnu::always_inline]] constexpr inline int writeUnits(int kvHeads,
-                                                       int headDim) {
-  return 2 * kvHeads * headDim / writeElements;
+[[gnu::always_inline]] constexpr inline int writeUnits(int kvHeads, int headDim,
+                                                       int vHeadDim) {
+  return kvHeads * (headDim + vHeadDim) / writeElements;
 }
 
 /// Tokens one CTA of the write kernel takes.
-[[gnu::always_inline]] constexpr inline int writeTokensPerCta(int kvHeads,
-                                                              int headDim) {
-  return maxOf(1, threadsPerCta / writeUnits(kvHeads, headDim));
+[[gnu::always_inline]] constexpr inline int
+writeTokensPerCta(int kvHeads, int headDim, int vHeadDim) {
+  return maxOf(1, threadsPerCta / writeUnits(kvHeads, headDim, vHeadDim));
 }
 
 /// grid.x of the write kernel; grid.y = grid.z = 1.
 [[gnu::always_inline]] constexpr inline int
-writeGrid(int maxTokens, int kvHeads, int headDim) {
-  return ceilDiv(maxTokens, writeTokensPerCta(kvHeads, headDim));
+writeGrid(int maxTokens, int kvHeads, int headDim, int vHeadDim) {
+  return ceilDiv(maxTokens, writeTokensPerCta(kvHeads, headDim, vHeadDim));
 }
 
 /// grid.y of the write kernel: with a scale for each KV head, a CTA looks after
@@ -194,15 +194,17 @@ writeGrid(int maxTokens, int kvHeads, int headDim) {
 
 /// Threads of a row of one token and KV head, of K or of V, in the write that
 /// computes its scale: a power of two, so that a row lies in one warp.
-[[gnu::always_inline]] constexpr inline int tokenScaledLanes(int headDim) {
-  const int units = headDim / writeElements;
+[[gnu::always_inline]] constexpr inline int tokenScaledLanes(int headDim,
+                                                             int vHeadDim) {
+  const int units = maxOf(headDim, vHeadDim) / writeElements;
   return units > 16 ? 32 : units > 8 ? 16 : units > 4 ? 8 : 4;
 }
 
 /// grid.x of that write; grid.y = grid.z = 1.
 [[gnu::always_inline]] constexpr inline int
-tokenScaledWriteGrid(int maxTokens, int kvHeads, int headDim) {
-  const int rows = threadsPerCta / tokenScaledLanes(headDim); // of a CTA
+tokenScaledWriteGrid(int maxTokens, int kvHeads, int headDim, int vHeadDim) {
+  // Of a CTA.
+  const int rows = threadsPerCta / tokenScaledLanes(headDim, vHeadDim);
   return ceilDiv(2 * kvHeads * maxTokens, rows);
 }
 
@@ -297,7 +299,9 @@ constexpr bool rowsAreApart(long long pageStride, long long tokenStride,
 // Paged attention
 //===----------------------------------------------------------------------===//
 
-/// True where the attention kernel exists for a head dim.
+/// True where the attention kernel exists for a head dim, of K or of V. They
+/// are independent: scores take `headDim` elements of a row of K, outputs have
+/// the `vHeadDim` of V.
 [[gnu::always_inline]] constexpr inline bool headDimIsLegal(int headDim) {
   return headDim == 64 || headDim == 80 || headDim == 96 || headDim == 112 ||
          headDim == 128 || headDim == 192 || headDim == 256;
@@ -309,34 +313,34 @@ constexpr bool rowsAreApart(long long pageStride, long long tokenStride,
 }
 
 /// The most N tiles of one CTA: the output of a warp takes
-/// tilesN * headDim / 4 registers, 128 at most.
-[[gnu::always_inline]] constexpr inline int maxTilesNOf(int headDim) {
-  return minOf(4, 512 / headDim);
+/// tilesN * vHeadDim / 4 registers, 128 at most.
+[[gnu::always_inline]] constexpr inline int maxTilesNOf(int vHeadDim) {
+  return minOf(4, 512 / vHeadDim);
 }
 
 /// Query heads of one CTA. A group whose heads (times the rows of a CTA) need
 /// more N tiles than fit is cut into equal blocks, a CTA each.
 [[gnu::always_inline]] constexpr inline int headsPerCta(int group, int rows,
-                                                        int headDim) {
-  int most = maxOf(1, columnsPerTile * maxTilesNOf(headDim) / rows);
+                                                        int vHeadDim) {
+  int most = maxOf(1, columnsPerTile * maxTilesNOf(vHeadDim) / rows);
   return ceilDiv(group, ceilDiv(group, most));
 }
 
 /// Columns of one CTA.
 [[gnu::always_inline]] constexpr inline int columnsPerCta(int group, int rows,
-                                                          int headDim) {
-  return rows * headsPerCta(group, rows, headDim);
+                                                          int vHeadDim) {
+  return rows * headsPerCta(group, rows, vHeadDim);
 }
 
 /// Query rows that a CTA takes from one sequence, so that they share the loads
 /// of K and V: the rows that a sequence has when all are in use, up to 8, as
 /// far as the columns reach. 1 when there is a sequence for each row.
-constexpr int chooseRows(int group, int headDim, int maxTokens,
+constexpr int chooseRows(int group, int vHeadDim, int maxTokens,
                          int maxSequences) {
   int wanted = minOf(ceilDiv(maxTokens, maxOf(1, maxSequences)), maxRowsPerCta);
   int rows = 1;
   while (rows < wanted &&
-         2 * rows * group <= columnsPerTile * maxTilesNOf(headDim))
+         2 * rows * group <= columnsPerTile * maxTilesNOf(vHeadDim))
     rows *= 2;
   return rows;
 }
@@ -359,8 +363,10 @@ rowBlocks(int maxTokens, int maxSequences, int rows) {
 /// Bytes of one ring stage of one warp: K rows, then V rows, and where tokens
 /// have scales those of K and of V.
 [[gnu::always_inline]] constexpr inline int
-stageBytes(int headDim, int elementBytes, int tile, bool tokenScales = false) {
-  return 2 * tile * (rowPitch(headDim, elementBytes) + (tokenScales ? 4 : 0));
+stageBytes(int headDim, int vHeadDim, int elementBytes, int tile,
+           bool tokenScales = false) {
+  return tile * (rowPitch(headDim, elementBytes) +
+                 rowPitch(vHeadDim, elementBytes) + (tokenScales ? 8 : 0));
 }
 
 /// f32 queries are the sum of two f16.
@@ -396,8 +402,8 @@ queryBytes(int headDim, int columns, int queryType, int math = MathF16) {
 }
 
 /// Floats between columns in the merge buffer of the four warps.
-[[gnu::always_inline]] constexpr inline int mergePitch(int headDim) {
-  return headDim + 4;
+[[gnu::always_inline]] constexpr inline int mergePitch(int vHeadDim) {
+  return vHeadDim + 4;
 }
 
 /// Dynamic shared memory of a CTA: queries, then the rings. The rings are dead
@@ -405,20 +411,22 @@ queryBytes(int headDim, int columns, int queryType, int math = MathF16) {
 /// (reference, sum) per warp and column, and one word that tells whether this
 /// CTA arrived last.
 [[gnu::always_inline]] constexpr inline int
-dynamicSharedBytes(int headDim, int elementBytes, int columns, int queryType,
-                   int tile, int stages, int math = MathF16,
+dynamicSharedBytes(int headDim, int vHeadDim, int elementBytes, int columns,
+                   int queryType, int tile, int stages, int math = MathF16,
                    bool tokenScales = false) {
   return queryBytes(headDim, columns, queryType, math) +
-         maxOf(warpsPerCta * stages *
-                   stageBytes(headDim, elementBytes, tile, tokenScales),
-               warpsPerCta * tilesN(columns) * columnsPerTile *
-                       (mergePitch(headDim) + 2) * 4 +
-                   16);
+         maxOf(
+             warpsPerCta * stages *
+                 stageBytes(headDim, vHeadDim, elementBytes, tile, tokenScales),
+             warpsPerCta * tilesN(columns) * columnsPerTile *
+                     (mergePitch(vHeadDim) + 2) * 4 +
+                 16);
 }
 
 /// Bytes of K and V that one iteration of a warp's main loop consumes.
-constexpr int kvBytesPerIteration(int headDim, int elementBytes, int tile) {
-  return 2 * tile * headDim * elementBytes;
+constexpr int kvBytesPerIteration(int headDim, int vHeadDim, int elementBytes,
+                                  int tile) {
+  return tile * (headDim + vHeadDim) * elementBytes;
 }
 
 /// CTAs that fit on a multiprocessor by shared memory.
@@ -429,14 +437,15 @@ constexpr int ctasPerSM(int arch, int sharedBytes) {
 
 /// KV bytes in flight on a multiprocessor when a warp waits for its oldest
 /// stage: one stage is awaited, `stages - 2` younger ones are outstanding.
-constexpr int bytesInFlight(int arch, int headDim, int elementBytes,
-                            int columns, int queryType, int tile, int stages,
-                            int math = MathF16, bool tokenScales = false) {
-  return ctasPerSM(arch,
-                   dynamicSharedBytes(headDim, elementBytes, columns, queryType,
-                                      tile, stages, math, tokenScales)) *
+constexpr int bytesInFlight(int arch, int headDim, int vHeadDim,
+                            int elementBytes, int columns, int queryType,
+                            int tile, int stages, int math = MathF16,
+                            bool tokenScales = false) {
+  return ctasPerSM(arch, dynamicSharedBytes(headDim, vHeadDim, elementBytes,
+                                            columns, queryType, tile, stages,
+                                            math, tokenScales)) *
          warpsPerCta * (stages - 1) *
-         kvBytesPerIteration(headDim, elementBytes, tile);
+         kvBytesPerIteration(headDim, vHeadDim, elementBytes, tile);
 }
 
 /// The structural constants that are free to choose.
@@ -448,19 +457,19 @@ struct AttentionTuning {
   const char *why;  // the tile, for people
 };
 
-/// Default tuning. Tiles of 32 tokens need the fewest instructions per byte;
-/// the stages fill the shared memory of two CTAs (three for rows of 64 bytes).
-/// Rows above 128 bytes, and more columns than the registers hold beside two
-/// tiles of scores, take tiles of 16. So do rows of 65 to 128 bytes on sm_80,
-/// where FP8 is converted by long integer code: half of it to compile and more
-/// bytes on their way, for 4 % more instructions. 99 KB machines have room for
-/// one CTA.
-constexpr AttentionTuning attentionDefaults(int arch, int headDim,
+/// Default tuning, by the longer of the rows of K and V. Tiles of 32 tokens
+/// need the fewest instructions per byte; the stages fill the shared memory of
+/// two CTAs (three for rows of 64 bytes). Rows above 128 bytes, and more
+/// columns than the registers hold beside two tiles of scores, take tiles
+/// of 16. So do rows of 65 to 128 bytes on sm_80, where FP8 is converted by
+/// long integer code: half of it to compile and more bytes on their way, for 4
+/// % more instructions. 99 KB machines have room for one CTA.
+constexpr AttentionTuning attentionDefaults(int arch, int headDim, int vHeadDim,
                                             int elementBytes, int columns,
                                             int queryType, int pageSize,
                                             int math = MathF16,
                                             bool tokenScales = false) {
-  const int rowBytes = headDim * elementBytes;
+  const int rowBytes = maxOf(headDim, vHeadDim) * elementBytes;
   const int limit = machineOf(arch).sharedPerCta;
   bool small = limit < 128 * 1024;
   AttentionTuning tuning = {32, 2, 1, 2, ""};
@@ -488,13 +497,14 @@ constexpr AttentionTuning attentionDefaults(int arch, int headDim,
                                      : "for pages of fewer than 8 tokens";
   }
   while (tuning.stages > 2 &&
-         dynamicSharedBytes(headDim, elementBytes, columns, queryType,
+         dynamicSharedBytes(headDim, vHeadDim, elementBytes, columns, queryType,
                             tuning.tile, tuning.stages, math,
                             tokenScales) > limit)
     --tuning.stages;
-  int fit = ctasPerSM(
-      arch, dynamicSharedBytes(headDim, elementBytes, columns, queryType,
-                               tuning.tile, tuning.stages, math, tokenScales));
+  int fit =
+      ctasPerSM(arch, dynamicSharedBytes(headDim, vHeadDim, elementBytes,
+                                         columns, queryType, tuning.tile,
+                                         tuning.stages, math, tokenScales));
   tuning.minCtasPerSM = maxOf(1, minOf(tuning.minCtasPerSM, fit));
   return tuning;
 }
@@ -532,17 +542,19 @@ constexpr const char *fp8MathProblem(int arch, int cacheType) {
 
 /// What is wrong with the constants of an attention kernel; null if nothing.
 /// The compiler refuses everything else.
-constexpr const char *
-attentionProblem(int arch, int queryType, int cacheType, int queryHeads,
-                 int kvHeads, int headDim, int pageSize, int rows, int tile,
-                 int stages, int unroll, int splitTokens, int numSplits,
-                 bool hasWindow, int math = MathF16, bool tokenScales = false) {
+constexpr const char *attentionProblem(int arch, int queryType, int cacheType,
+                                       int queryHeads, int kvHeads, int headDim,
+                                       int vHeadDim, int pageSize, int rows,
+                                       int tile, int stages, int unroll,
+                                       int splitTokens, int numSplits,
+                                       bool hasWindow, int math = MathF16,
+                                       bool tokenScales = false) {
   if (kvHeads < 1 || queryHeads < kvHeads || queryHeads % kvHeads != 0 ||
       queryHeads / kvHeads > maxGroup)
     return "the query heads must be a multiple of the KV heads, 128 times as "
            "many at most";
-  if (!headDimIsLegal(headDim))
-    return "the head dim must be 64, 80, 96, 112, 128, 192 or 256";
+  if (!headDimIsLegal(headDim) || !headDimIsLegal(vHeadDim))
+    return "the head dims must be 64, 80, 96, 112, 128, 192 or 256";
   if (pageSize < 1 || (pageSize & (pageSize - 1)) != 0)
     return "the page size must be a power of two";
   if (cacheType >= CacheF16 && queryType < CodesE4M3 &&
@@ -555,8 +567,8 @@ attentionProblem(int arch, int queryType, int cacheType, int queryHeads,
   if (rows < 1 || rows > maxRowsPerCta)
     return "a CTA takes 1 to 8 query rows";
   int group = queryHeads / kvHeads;
-  int columns = columnsPerCta(group, rows, headDim);
-  if (tilesN(columns) > maxTilesNOf(headDim))
+  int columns = columnsPerCta(group, rows, vHeadDim);
+  if (tilesN(columns) > maxTilesNOf(vHeadDim))
     return "rows times heads of a CTA exceed its registers";
   if ((tile != 16 && tile != 32) || stages < 2 || stages > 6)
     return "tiles have 16 or 32 tokens, rings 2 to 6 stages";
@@ -566,8 +578,8 @@ attentionProblem(int arch, int queryType, int cacheType, int queryHeads,
     return "there are 1 to 64 splits";
   if (splitTokens <= 0 || splitTokens % splitGranule(tile, pageSize) != 0)
     return "a split takes whole pages and whole tiles of the four warps";
-  if (dynamicSharedBytes(headDim, cacheBytes(cacheType), columns, queryType,
-                         tile, stages, math,
+  if (dynamicSharedBytes(headDim, vHeadDim, cacheBytes(cacheType), columns,
+                         queryType, tile, stages, math,
                          tokenScales) > machineOf(arch).sharedPerCta)
     return "the rings exceed the shared memory of a CTA";
   return nullptr;
@@ -586,26 +598,26 @@ constexpr bool attentionStridesAreLegal(long long pageStride, int tokenStride,
 /// Grid of the attention kernel: x here, y = rowBlocks, z = splits. y is
 /// limited to 65535 by the hardware.
 constexpr int attentionGridX(int queryHeads, int kvHeads, int rows,
-                             int headDim) {
+                             int vHeadDim) {
   int group = queryHeads / kvHeads;
-  return kvHeads * ceilDiv(group, headsPerCta(group, rows, headDim));
+  return kvHeads * ceilDiv(group, headsPerCta(group, rows, vHeadDim));
 }
 constexpr int maxRows = 65535;
 
 /// Floats of one partial result: O of all columns of the CTA, then pairs
 /// (reference in log2 units, sum), padded to 16 bytes.
-[[gnu::always_inline]] constexpr inline int partialFloats(int headDim,
+[[gnu::always_inline]] constexpr inline int partialFloats(int vHeadDim,
                                                           int columns) {
-  return columns * headDim + (columns + 1) / 2 * 4;
+  return columns * vHeadDim + (columns + 1) / 2 * 4;
 }
 
 /// Bytes of the workspace `partials`; 0 with one split (the pointer may be
 /// null then). Order: [grid y][grid x][split][partialFloats]. 16-byte aligned.
 constexpr long long partialsBytes(int gridX, int gridY, int columns,
-                                  int headDim, int numSplits) {
+                                  int vHeadDim, int numSplits) {
   return numSplits == 1 ? 0
                         : 4ll * gridX * gridY * numSplits *
-                              partialFloats(headDim, columns);
+                              partialFloats(vHeadDim, columns);
 }
 
 /// Bytes of the workspace `counters`, [grid y][grid x] u32; 0 with one split.
@@ -627,18 +639,18 @@ constexpr int prefillStep = 32;
 
 /// Query rows of a warp: as many as fill its columns with the heads of a block.
 [[gnu::always_inline]] constexpr inline int prefillRowsPerWarp(int group,
-                                                               int headDim) {
-  return maxOf(1, columnsPerTile * maxTilesNOf(headDim) /
-                      headsPerCta(group, 1, headDim));
+                                                               int vHeadDim) {
+  return maxOf(1, columnsPerTile * maxTilesNOf(vHeadDim) /
+                      headsPerCta(group, 1, vHeadDim));
 }
 [[gnu::always_inline]] constexpr inline int prefillColumns(int group,
-                                                           int headDim) {
-  return prefillRowsPerWarp(group, headDim) * headsPerCta(group, 1, headDim);
+                                                           int vHeadDim) {
+  return prefillRowsPerWarp(group, vHeadDim) * headsPerCta(group, 1, vHeadDim);
 }
 
 /// Query rows of a CTA. Grid: attentionGridX of one row, rowBlocks of these.
-constexpr int prefillRows(int group, int headDim, int warps) {
-  return warps * prefillRowsPerWarp(group, headDim);
+constexpr int prefillRows(int group, int vHeadDim, int warps) {
+  return warps * prefillRowsPerWarp(group, vHeadDim);
 }
 
 /// MMA M tiles for so many columns: prefill has them on the M side.
@@ -658,12 +670,13 @@ rowQueryBytes(int headDim, int columns, int queryType) {
 /// of the tiles. Behind them, what a CTA keeps for the end, and a word that
 /// tells whether it arrived last.
 [[gnu::always_inline]] constexpr inline int
-prefillSharedBytes(int headDim, int columns, int queryType, int warps) {
+prefillSharedBytes(int headDim, int vHeadDim, int columns, int queryType,
+                   int warps) {
   return warps * rowQueryBytes(headDim, columns, queryType) +
-         maxOf(2 * prefillTile * rowPitch(headDim, 2) +
-                   2 * 2 * prefillTile * headDim,
+         maxOf(prefillTile * (rowPitch(headDim, 2) + rowPitch(vHeadDim, 2)) +
+                   2 * prefillTile * (headDim + vHeadDim),
                warps * tilesN(columns) * columnsPerTile *
-                   (mergePitch(headDim) + 2) * 4) +
+                   (mergePitch(vHeadDim) + 2) * 4) +
          32;
 }
 
@@ -672,16 +685,17 @@ prefillSharedBytes(int headDim, int columns, int queryType, int warps) {
 /// the kernel does not exist: for caches that are not quantized, or no room.
 constexpr int prefillWarps(int arch, int queryType, int cacheType,
                            int queryHeads, int kvHeads, int headDim,
-                           int pageSize) {
-  if (cacheBytes(cacheType) != 1 || !headDimIsLegal(headDim) || kvHeads < 1 ||
-      queryHeads % kvHeads != 0 || queryHeads / kvHeads < 1 ||
-      queryHeads / kvHeads > maxGroup || pageSize < 1 ||
-      (pageSize & (pageSize - 1)) != 0)
+                           int vHeadDim, int pageSize) {
+  if (cacheBytes(cacheType) != 1 || !headDimIsLegal(headDim) ||
+      !headDimIsLegal(vHeadDim) || kvHeads < 1 || queryHeads % kvHeads != 0 ||
+      queryHeads / kvHeads < 1 || queryHeads / kvHeads > maxGroup ||
+      pageSize < 1 || (pageSize & (pageSize - 1)) != 0)
     return 0;
-  int columns = prefillColumns(queryHeads / kvHeads, headDim);
+  int columns = prefillColumns(queryHeads / kvHeads, vHeadDim);
   int limit = machineOf(arch).sharedPerCta;
   for (int warps = 8; warps >= 2; warps /= 2)
-    if (prefillSharedBytes(headDim, columns, queryType, warps) <= limit)
+    if (prefillSharedBytes(headDim, vHeadDim, columns, queryType, warps) <=
+        limit)
       return warps;
   return 0;
 }
@@ -845,8 +859,8 @@ struct Grid {
 };
 
 constexpr Grid writeLaunchGrid(int maxTokens, int kvHeads, int headDim,
-                               bool perHead) {
-  return {writeGrid(maxTokens, perHead ? 1 : kvHeads, headDim),
+                               int vHeadDim, bool perHead) {
+  return {writeGrid(maxTokens, perHead ? 1 : kvHeads, headDim, vHeadDim),
           writeGridY(kvHeads, perHead), 1};
 }
 
@@ -856,18 +870,18 @@ constexpr Grid copyPagesGrid(int pairs, int units) {
 }
 
 constexpr Grid attentionLaunchGrid(int maxTokens, int maxSequences,
-                                   int queryHeads, int kvHeads, int headDim,
+                                   int queryHeads, int kvHeads, int vHeadDim,
                                    int rows, int numSplits) {
-  return {attentionGridX(queryHeads, kvHeads, rows, headDim),
+  return {attentionGridX(queryHeads, kvHeads, rows, vHeadDim),
           rowBlocks(maxTokens, maxSequences, rows), numSplits};
 }
 
 constexpr Grid prefillLaunchGrid(int maxTokens, int maxSequences,
-                                 int queryHeads, int kvHeads, int headDim,
+                                 int queryHeads, int kvHeads, int vHeadDim,
                                  int warps, int numSplits) {
-  return {attentionGridX(queryHeads, kvHeads, 1, headDim),
+  return {attentionGridX(queryHeads, kvHeads, 1, vHeadDim),
           rowBlocks(maxTokens, maxSequences,
-                    prefillRows(queryHeads / kvHeads, headDim, warps)),
+                    prefillRows(queryHeads / kvHeads, vHeadDim, warps)),
           numSplits};
 }
 

@@ -56,7 +56,7 @@ KVCACHE_DEVICE int liveColumns(const AttentionShape &shape,
                                const Columns &live) {
   return shape.rows > 1 ? live.rows * shape.heads : shape.columns;
 }
-/// Rows of [headDim] between the CTA's first query and that of a column.
+/// Rows of a head between the CTA's first query and that of a column.
 KVCACHE_DEVICE int columnOffset(const AttentionShape &shape, int column) {
   return shape.rows > 1
              ? column / shape.heads * shape.queryHeads + column % shape.heads
@@ -375,7 +375,7 @@ KVCACHE_DEVICE void loadSlopes(const AttentionShape &shape, const float *slopes,
 
 /// Where the results of the CTA go.
 struct Results {
-  u8 *out;    // [query row][query heads][headDim], at the first column
+  u8 *out;    // [query row][query heads][vHeadDim], at the first column
   float *lse; // [query row][query heads], or null
   float factor;
   const float *sinks; // [heads], at the first column, or null
@@ -419,7 +419,7 @@ KVCACHE_DEVICE void storeResult(const AttentionShape &shape, bool hasLse,
   for (int e = 0; e < 4; ++e)
     x[e] = o[e] * f;
   int at = columnOffset(shape, column);
-  storeFour(shape, to.out, static_cast<i64>(at) * shape.headDim + dim, x);
+  storeFour(shape, to.out, static_cast<i64>(at) * shape.vHeadDim + dim, x);
   if (hasLse && dim == 0)
     ptx::storeF32(to.lse + at,
                   empty ? ref : (ref + ptx::log2(sum)) * 0.693147180559945309f);
@@ -430,14 +430,14 @@ KVCACHE_DEVICE void storeEmpty(const AttentionShape &shape, bool hasLse,
                                const Results &to, const Columns &live,
                                int threads, u32 thread) {
   const float zero[4] = {};
-  const int quads = shape.headDim / 4;
+  const int quads = shape.vHeadDim / 4;
   for (int i = thread; i < shape.columns * quads; i += threads) {
     int column = i / quads;
     if (!isLive(shape, live, column))
       continue;
     int at = columnOffset(shape, column);
     storeFour(shape, to.out,
-              static_cast<i64>(at) * shape.headDim + i % quads * 4, zero);
+              static_cast<i64>(at) * shape.vHeadDim + i % quads * 4, zero);
     if (hasLse && i % quads == 0)
       ptx::storeF32(to.lse + at, ptx::asFloat(minusInfinity));
   }
@@ -466,13 +466,13 @@ KVCACHE_DEVICE void publishNaN(const AttentionShape &shape, u32 shared,
                                u32 lane, const WarpState &state) {
   u32 g = lane >> 2, t = lane & 3, seen = 0; // bit 2c + h: dim 16c + 2g + h
 #pragma unroll
-  for (int c = 0; c < chunksOf(shape); ++c)
+  for (int c = 0; c < vChunksOf(shape); ++c)
     seen |= state.nanV[c];
   if (__builtin_expect(!ptx::any((seen & 0x80808080u) != 0), 1))
     return;
   seen = 0;
 #pragma unroll
-  for (int c = 0; c < chunksOf(shape); ++c) {
+  for (int c = 0; c < vChunksOf(shape); ++c) {
     u32 v = state.nanV[c] | state.nanV[c] >> 16;
     seen |= (v >> 7 & 1u) << 2 * c | (v >> 15 & 1u) << (2 * c + 1);
   }
@@ -480,13 +480,13 @@ KVCACHE_DEVICE void publishNaN(const AttentionShape &shape, u32 shared,
   seen |= ptx::shuffleXor(seen, 2);
   ptx::warpSync();
 #pragma unroll 1
-  for (int i = 0; i < 2 * chunksOf(shape); ++i) {
+  for (int i = 0; i < 2 * vChunksOf(shape); ++i) {
     if ((seen >> i & 1u) == 0)
       continue;
     u32 at = shared + (i / 2 * 16 + 2 * g + i % 2) * 4;
 #pragma unroll 1
     for (int column = static_cast<int>(t); column < shape.columns; column += 4)
-      ptx::storeSharedF32(at + column * 4 * mergePitch(shape.headDim),
+      ptx::storeSharedF32(at + column * 4 * mergePitch(shape.vHeadDim),
                           ptx::asFloat(quietNaN));
   }
 }
@@ -497,7 +497,7 @@ KVCACHE_DEVICE void publishNaN(const AttentionShape &shape, u32 shared,
 KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
                             u32 pairs, u32 warp, u32 lane, WarpState &state) {
   u32 g = lane >> 2, t = lane & 3;
-  const int pitch = 4 * mergePitch(shape.headDim);
+  const int pitch = 4 * mergePitch(shape.vHeadDim);
   const int columns = tilesN(shape.columns) * columnsPerTile;
   const bool isNaN =
       flagsNaN(shape) && ptx::any((state.nanK & 0x80808080u) != 0);
@@ -507,7 +507,7 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
     u32 at = shared + (warp * columns + column) * pitch +
              (is16Bit(shape) ? 4 : 8) * g;
 #pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c)
+    for (int c = 0; c < vChunksOf(shape); ++c)
       publishChunk(shape, at + 64 * c, pitch, state.o[i][c]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -547,7 +547,7 @@ KVCACHE_DEVICE void mergeWarps(const AttentionShape &shape, u32 shared,
                                u32 pairs, int first, int count, int columns,
                                int column, int dim, float *o, float &ref,
                                float &sum) {
-  const int pitch = 4 * mergePitch(shape.headDim);
+  const int pitch = 4 * mergePitch(shape.vHeadDim);
   const int padded = tilesN(columns) * columnsPerTile;
   const int row = first * padded + column;
   float pair[warpsPerCta][2];

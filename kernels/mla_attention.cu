@@ -891,6 +891,7 @@ KVCACHE_EXPORT kvcache_mla_attention(
                      1,
                      heads,
                      latent_dim,
+                     latent_dim,
                      page_size,
                      page_stride,
                      token_stride,

@@ -39,8 +39,9 @@ struct Walk {
 };
 
 KVCACHE_DEVICE void advance(const AttentionShape &shape, Walk &walk) {
-  const u32 stage = stageBytes(shape.headDim, cacheBytes(shape.cacheType),
-                               shape.tile, hasTokenScales(shape));
+  const u32 stage =
+      stageBytes(shape.headDim, shape.vHeadDim, cacheBytes(shape.cacheType),
+                 shape.tile, hasTokenScales(shape));
   walk.write = walk.read;
   walk.read += stage;
   if (walk.read == shape.stages * stage)
@@ -69,7 +70,8 @@ KVCACHE_DEVICE void loadTokenScales(const AttentionShape &shape, const Job &job,
     for (int i = 0; i < 2; ++i) {
       int row = 16 * m + 8 * i + static_cast<int>(lane >> 2);
       bool seen = token + row >= job.firstKey && token + row < job.end;
-      u32 at = stage + 2 * shape.tile * pitchOf(shape) + 4 * row;
+      u32 at = stage + shape.tile * (pitchOf(shape) + pitchOf(shape, true)) +
+               4 * row;
       float k = seen ? ptx::loadSharedF32(at) : 1.f;
       float v = seen ? ptx::loadSharedF32(at + 4 * shape.tile) : 1.f;
       scales.k[m][i] = k;
@@ -84,8 +86,9 @@ KVCACHE_DEVICE void runWarp(const AttentionShape &shape, const Job &job,
                             const Queries &q, u32 ring, u32 warp, u32 lane,
                             WarpState &state) {
   const int pitch = pitchOf(shape), stages = shape.stages;
-  const int stage = stageBytes(shape.headDim, cacheBytes(shape.cacheType),
-                               shape.tile, hasTokenScales(shape));
+  const int stage =
+      stageBytes(shape.headDim, shape.vHeadDim, cacheBytes(shape.cacheType),
+                 shape.tile, hasTokenScales(shape));
   const int tile = shape.tile;
   const int first = static_cast<int>(warp);
 
@@ -180,7 +183,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const int arch = shape.arch, q_type = shape.queryType;
   const int cache_type = shape.cacheType, q_heads = shape.queryHeads;
   const int kv_heads = shape.kvHeads, group = shape.group, rows = shape.rows;
-  const int head_dim = shape.headDim;
+  const int head_dim = shape.headDim, v_head_dim = shape.vHeadDim;
   const int tile = shape.tile, stages = shape.stages;
   const bool has_window = shape.hasWindow, has_alibi = shape.hasAlibi;
   const float unit = decodedUnit(arch, cache_type);
@@ -199,7 +202,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const int high = block.high, keys = block.keys;
   i64 firstColumn = static_cast<i64>(block.first) * q_heads + head0;
   Results results = {static_cast<u8 *>(out) +
-                         firstColumn * head_dim *
+                         firstColumn * v_head_dim *
                              activationBytes(shape.outType),
                      lse + firstColumn, output_scale * unit, sinks + head0};
   if (keys <= 0) {
@@ -231,7 +234,7 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   const bool isInline = shape.tokenScales == InlineTokenScales;
   pages.kScales = isInline ? pages.k + head_dim
                            : reinterpret_cast<const u8 *>(k_scales + kvHead);
-  pages.vScales = isInline ? pages.v + head_dim
+  pages.vScales = isInline ? pages.v + v_head_dim
                            : reinterpret_cast<const u8 *>(v_scales + kvHead);
   job.table =
       page_table + static_cast<i64>(block.sequence) * max_pages_per_sequence;
@@ -251,14 +254,14 @@ pagedAttention(const AttentionShape &shape, const void *q, const void *k_pages,
   WarpState state;
   runWarp(shape, job, fragments,
           shared + warp * stages *
-                       stageBytes(head_dim, cacheBytes(cache_type), tile,
-                                  hasTokenScales(shape)),
+                       stageBytes(head_dim, v_head_dim, cacheBytes(cache_type),
+                                  tile, hasTokenScales(shape)),
           warp, lane, state);
 
   // The rings are dead once all warps are here.
   ptx::ctaSync();
   const int padded = tilesN(shape.columns) * columnsPerTile;
-  u32 pairs = shared + warpsPerCta * padded * mergePitch(head_dim) * 4;
+  u32 pairs = shared + warpsPerCta * padded * mergePitch(v_head_dim) * 4;
   u32 flag = pairs + warpsPerCta * padded * 8;
   publish(shape, soft_cap, shared, pairs, warp, lane, state);
   ptx::ctaSync();
@@ -279,7 +282,8 @@ using namespace kvcache::kernels;
 
 // Pages, lengths and query starts as in Geometry.h and the specification;
 // sizes:
-//   q, out [max_tokens][q_heads][head_dim]; lse [max_tokens][q_heads] f32
+//   q [max_tokens][q_heads][head_dim], out [max_tokens][q_heads][v_head_dim];
+//   lse [max_tokens][q_heads] f32
 //   page_table [max_sequences][max_pages_per_sequence]; lengths [max_sequences]
 //   query_start [max_sequences + 1], not decreasing
 // Row r of the batch is query i = r - query_start[s] of the n queries of its
@@ -310,7 +314,8 @@ KVCACHE_EXPORT kvcache_paged_attention(
     int k_token_stride, int k_head_stride, long long v_page_stride,
     int v_token_stride, int v_head_stride, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int token_scales, int split_tokens, int num_splits, int has_lse, int math) {
+    int token_scales, int split_tokens, int num_splits, int has_lse, int math,
+    int v_head_dim) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -320,6 +325,7 @@ KVCACHE_EXPORT kvcache_paged_attention(
                                 kv_heads,
                                 group,
                                 head_dim,
+                                v_head_dim,
                                 page_size,
                                 k_page_stride,
                                 k_token_stride,
@@ -331,8 +337,8 @@ KVCACHE_EXPORT kvcache_paged_attention(
                                 stages,
                                 unroll,
                                 rows,
-                                headsPerCta(group, rows, head_dim),
-                                columnsPerCta(group, rows, head_dim),
+                                headsPerCta(group, rows, v_head_dim),
+                                columnsPerCta(group, rows, v_head_dim),
                                 has_window != 0,
                                 has_soft_cap != 0,
                                 has_sinks != 0,
@@ -364,7 +370,8 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
     int arch, int q_type, int out_type, int cache_type, int q_heads,
     int kv_heads, int head_dim, int page_size, int tile, int stages, int unroll,
     int rows, int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-    int token_scales, int split_tokens, int num_splits, int has_lse, int math) {
+    int token_scales, int split_tokens, int num_splits, int has_lse, int math,
+    int v_head_dim) {
   const int group = q_heads / kv_heads;
   const AttentionShape shape = {arch,
                                 q_type,
@@ -374,6 +381,7 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
                                 kv_heads,
                                 group,
                                 head_dim,
+                                v_head_dim,
                                 page_size,
                                 k_page_stride,
                                 k_token_stride,
@@ -385,8 +393,8 @@ KVCACHE_EXPORT kvcache_paged_attention_strided(
                                 stages,
                                 unroll,
                                 rows,
-                                headsPerCta(group, rows, head_dim),
-                                columnsPerCta(group, rows, head_dim),
+                                headsPerCta(group, rows, v_head_dim),
+                                columnsPerCta(group, rows, v_head_dim),
                                 has_window != 0,
                                 has_soft_cap != 0,
                                 has_sinks != 0,

@@ -41,14 +41,16 @@ struct Tiles {
 /// they are masked, and what is in unused slots does not get in.
 KVCACHE_DEVICE void copyCodes(const AttentionShape &shape, const Tiles &tiles,
                               int token, u32 shared, int threads, u32 thread) {
-  const int units = shape.headDim / 16, all = prefillTile * units;
+  const int kUnits = shape.headDim / 16, vUnits = shape.vHeadDim / 16;
+  // Of a key: those of K and of V, of which one may have fewer.
+  const int units = maxOf(kUnits, vUnits), all = prefillTile * units;
 #pragma unroll
   for (int i = 0; i < ceilDiv(all, threads); ++i) {
     int unit = static_cast<int>(thread) + i * threads;
     if (all % threads != 0 && unit >= all)
       continue;
-    int key = token + unit / units;
-    key = minOf(key, tiles.keys - 1);
+    const int row = unit / units;
+    int key = minOf(token + row, tiles.keys - 1);
     if (shape.hasWindow)
       key = maxOf(tiles.firstKey, key);
     // Not negative, and divided as such.
@@ -56,23 +58,25 @@ KVCACHE_DEVICE void copyCodes(const AttentionShape &shape, const Tiles &tiles,
     const u64 page = static_cast<u32>(ptx::loadI32(tiles.table, at / size));
     const i64 inPage = at % size;
     // Registers are there to add it to the base outside the loop, or not.
-    const int chunk = unit % units * 16;
-    const int before = shape.headDim <= 64 ? chunk : 0, behind = chunk - before;
-    ptx::copyAsync16(shared + unit * 16,
-                     tiles.kHead + before +
-                         page * static_cast<u64>(shape.kPageStride) +
-                         inPage * shape.kTokenStride + behind);
-    ptx::copyAsync16(shared + (all + unit) * 16,
-                     tiles.vHead + before +
-                         page * static_cast<u64>(shape.vPageStride) +
-                         inPage * shape.vTokenStride + behind);
+    const int inRow = unit % units, chunk = inRow * 16;
+    const int before = units <= 4 ? chunk : 0, behind = chunk - before;
+    if (inRow < kUnits)
+      ptx::copyAsync16(shared + (unit - row * (units - kUnits)) * 16,
+                       tiles.kHead + before +
+                           page * static_cast<u64>(shape.kPageStride) +
+                           inPage * shape.kTokenStride + behind);
+    if (inRow < vUnits)
+      ptx::copyAsync16(
+          shared + (prefillTile * kUnits + unit - row * (units - vUnits)) * 16,
+          tiles.vHead + before + page * static_cast<u64>(shape.vPageStride) +
+              inPage * shape.vTokenStride + behind);
   }
 }
 
-/// 16 codes of a tile to f16. `unit`: which, of K rows and then of V rows.
-KVCACHE_DEVICE void convertUnit(const AttentionShape &shape, u32 codes,
+/// 16 codes of rows of `dim` to f16; `unit`: which.
+KVCACHE_DEVICE void convertUnit(const AttentionShape &shape, int dim, u32 codes,
                                 u32 tile, int unit) {
-  const int units = shape.headDim / 16, pitch = rowPitch(shape.headDim, 2);
+  const int units = dim / 16, pitch = rowPitch(dim, 2);
   u32 x[4], f[8];
   ptx::loadSharedV4(x, codes + unit * 16);
   decodeExact(shape.arch, shape.cacheType, 4, x, f);
@@ -81,22 +85,35 @@ KVCACHE_DEVICE void convertUnit(const AttentionShape &shape, u32 codes,
   ptx::storeSharedV4(at + 16, f + 4);
 }
 
-/// Codes to f16. Where that is long integer code there is one copy of it.
-KVCACHE_DEVICE void convertCodes(const AttentionShape &shape, u32 codes,
-                                 u32 tile, int threads, u32 thread) {
-  const int all = 2 * prefillTile * shape.headDim / 16;
+/// Codes of `rows` rows to f16. Where that is long integer code there is one
+/// copy of it.
+KVCACHE_DEVICE void convertRows(const AttentionShape &shape, int rows, int dim,
+                                u32 codes, u32 tile, int threads, u32 thread) {
+  const int all = rows * dim / 16;
   if (shape.cacheType == E4M3 && !convertsFP8(shape.arch)) {
 #pragma unroll 1
     for (int unit = static_cast<int>(thread); unit < all; unit += threads)
-      convertUnit(shape, codes, tile, unit);
+      convertUnit(shape, dim, codes, tile, unit);
     return;
   }
 #pragma unroll
   for (int i = 0; i < ceilDiv(all, threads); ++i) {
     int unit = static_cast<int>(thread) + i * threads;
     if (all % threads == 0 || unit < all)
-      convertUnit(shape, codes, tile, unit);
+      convertUnit(shape, dim, codes, tile, unit);
   }
+}
+
+/// Codes of a tile to f16: K rows and then V rows, together where they are
+/// alike.
+KVCACHE_DEVICE void convertCodes(const AttentionShape &shape, u32 codes,
+                                 u32 tile, int threads, u32 thread) {
+  const int k = shape.headDim, v = shape.vHeadDim;
+  convertRows(shape, (k == v ? 2 : 1) * prefillTile, k, codes, tile, threads,
+              thread);
+  if (k != v)
+    convertRows(shape, prefillTile, v, codes + prefillTile * k,
+                tile + prefillTile * rowPitch(k, 2), threads, thread);
 }
 
 /// How many warps, as a power of two, share the rows of one and divide the
@@ -128,10 +145,11 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
                 long long k_page_stride, int k_token_stride, int k_head_stride,
                 long long v_page_stride, int v_token_stride, int v_head_stride,
                 int has_window, int has_soft_cap, int has_sinks, int has_alibi,
-                int split_tokens, int num_splits, int has_lse, int warps) {
+                int split_tokens, int num_splits, int has_lse, int warps,
+                int v_head_dim) {
   const int group = q_heads / kv_heads, threads = 32 * warps;
-  const int heads = headsPerCta(group, 1, head_dim);
-  const int warpRows = prefillRowsPerWarp(group, head_dim);
+  const int heads = headsPerCta(group, 1, v_head_dim);
+  const int warpRows = prefillRowsPerWarp(group, v_head_dim);
   const int rows = warps * warpRows;
   const AttentionShape codes = {arch,
                                 q_type,
@@ -141,6 +159,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
                                 kv_heads,
                                 group,
                                 head_dim,
+                                v_head_dim,
                                 page_size,
                                 k_page_stride,
                                 k_token_stride,
@@ -183,7 +202,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
   const auto resultsAt = [&](int row) -> Results {
     i64 column = static_cast<i64>(row) * q_heads + head0;
     return {static_cast<u8 *>(out) +
-                column * head_dim * activationBytes(out_type),
+                column * v_head_dim * activationBytes(out_type),
             lse + column, output_scale * unit, sinks + head0};
   };
   if (block.keys <= 0) {
@@ -215,7 +234,9 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
 
   u32 shared = ptx::dynamicShared();
   const u32 kept =
-      shared + prefillSharedBytes(head_dim, shape.columns, q_type, warps) - 32;
+      shared +
+      prefillSharedBytes(head_dim, v_head_dim, shape.columns, q_type, warps) -
+      32;
   if (thread == 0) { // registers are scarce until the end
     const u32 words[4] = {
         static_cast<u32>(block.first), static_cast<u32>(block.live.rows),
@@ -238,12 +259,12 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
 
   RowState state;
   clear(shape, soft_cap, state);
-  const int pitch = rowPitch(head_dim, 2);
+  const int pitch = rowPitch(head_dim, 2), vPitch = rowPitch(v_head_dim, 2);
   // From a lane's row of K to its row of V.
-  const int toV = prefillTile * pitch + fragmentOffset(shape, false, lane) -
-                  fragmentOffset(shape, true, lane);
-  const int stage = 2 * prefillTile * head_dim;
-  u32 staging = shared + 2 * prefillTile * pitch;
+  const int toV = prefillTile * pitch + laneOffset(vPitch, false, lane) -
+                  laneOffset(pitch, true, lane);
+  const int stage = prefillTile * (head_dim + v_head_dim);
+  u32 staging = shared + prefillTile * (pitch + vPitch);
   tiles.kHead = static_cast<const u8 *>(k_pages) +
                 static_cast<i64>(kvHead) * k_head_stride;
   tiles.vHead = static_cast<const u8 *>(v_pages) +
@@ -257,7 +278,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
                 threads, thread);
     ptx::copyCommit();
   }
-  u32 k = shared + fragmentOffset(shape, true, lane);
+  u32 k = shared + laneOffset(pitch, true, lane);
   u32 from = staging;
   for (int token = begin; token < tiles.keys; token += prefillTile) {
     ptx::copyWait(1);
@@ -280,7 +301,8 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
           key + step <= whole && (!has_window || key >= low + warpRows - 1);
       Mask mask = {low - key, high - key, has_window ? low - key : 0,
                    keys - key};
-      rowStep(shape, at, at + toV, fragments, state, !seen, mask, key, lane);
+      rowStep(shape, at, at + toV + (key - token) * (vPitch - pitch), fragments,
+              state, !seen, mask, key, lane);
       at += stride * pitch;
     }
   }
@@ -288,7 +310,7 @@ kvcache_prefill(const void *q, const void *k_pages, const void *v_pages,
   ptx::ctaSync();
 
   const int padded = tilesN(shape.columns) * columnsPerTile;
-  u32 pairs = shared + warps * padded * mergePitch(head_dim) * 4;
+  u32 pairs = shared + warps * padded * mergePitch(v_head_dim) * 4;
   publishRows(shape, soft_cap, shared, pairs, warp, lane, state);
   ptx::ctaSync();
   u32 words[4];

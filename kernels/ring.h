@@ -12,6 +12,8 @@
 // neighbouring lanes, so a warp takes whole sectors, and whole rows where rows
 // are contiguous. Other rows are cut into panels of 2^n units, 32 at most, by
 // the bits of their length, widest first: 80 bytes are panels of 64 and 16.
+// Rows of K and V of one length share their panels, and so the pages that a
+// lane looks up; where V has a length of its own, its panels follow those of K.
 // Scales of tokens are a last panel of one unit of 4 bytes, wherever they are;
 // they land behind the rows of a stage.
 //
@@ -41,7 +43,7 @@
 namespace kvcache {
 namespace kernels {
 
-constexpr int windowBytes = 4096, maxWindows = 4, maxPanels = 4;
+constexpr int windowBytes = 4096, maxWindows = 4, maxPanels = 7;
 constexpr int maxSegments = 32;
 
 /// Bytes of a unit of the rows.
@@ -53,24 +55,47 @@ KVCACHE_DEVICE int unitBytes(const AttentionShape &shape) {
                      copyWidth(shape.vPageStride, shape.vTokenStride,
                                shape.vHeadStride));
 }
-KVCACHE_DEVICE int rowUnits(const AttentionShape &shape) {
-  return shape.headDim * cacheBytes(shape.cacheType) / unitBytes(shape);
+KVCACHE_DEVICE int rowUnits(const AttentionShape &shape, bool isV) {
+  return (isV ? shape.vHeadDim : shape.headDim) * cacheBytes(shape.cacheType) /
+         unitBytes(shape);
 }
-KVCACHE_DEVICE int rowPanels(const AttentionShape &shape) {
-  return rowUnits(shape) / 32 + __builtin_popcount(rowUnits(shape) % 32);
+KVCACHE_DEVICE int rowPanels(const AttentionShape &shape, bool isV) {
+  const int units = rowUnits(shape, isV);
+  return units / 32 + __builtin_popcount(units % 32);
+}
+KVCACHE_DEVICE bool sharesPanels(const AttentionShape &shape) {
+  return shape.headDim == shape.vHeadDim;
+}
+/// The panels of rows of K, then those of V alone, then that of scales.
+KVCACHE_DEVICE bool holdsScales(const AttentionShape &shape, int p) {
+  return p == rowPanels(shape, false) +
+                  (sharesPanels(shape) ? 0 : rowPanels(shape, true));
+}
+KVCACHE_DEVICE bool isOfV(const AttentionShape &shape, int p) {
+  return p >= rowPanels(shape, false) && !holdsScales(shape, p);
 }
 KVCACHE_DEVICE int panels(const AttentionShape &shape) {
-  return rowPanels(shape) + (hasTokenScales(shape) ? 1 : 0);
+  return rowPanels(shape, false) +
+         (sharesPanels(shape) ? 0 : rowPanels(shape, true)) +
+         (hasTokenScales(shape) ? 1 : 0);
 }
-KVCACHE_DEVICE bool holdsScales(const AttentionShape &shape, int p) {
-  return p == rowPanels(shape);
+/// Whether a panel has rows of K, and of V.
+KVCACHE_DEVICE bool holdsK(const AttentionShape &shape, int p) {
+  return !isOfV(shape, p);
+}
+KVCACHE_DEVICE bool holdsV(const AttentionShape &shape, int p) {
+  return sharesPanels(shape) || p >= rowPanels(shape, false);
+}
+/// Number of panel `p` among those of its row.
+KVCACHE_DEVICE int inRow(const AttentionShape &shape, int p) {
+  return isOfV(shape, p) ? p - rowPanels(shape, false) : p;
 }
 /// Units of panel `p`, widest first.
 KVCACHE_DEVICE int panelWidth(const AttentionShape &shape, int p) {
-  int units = rowUnits(shape), width = 32;
+  int units = rowUnits(shape, isOfV(shape, p)), width = 32;
   if (holdsScales(shape, p))
     return 1;
-  p -= units / 32;
+  p = inRow(shape, p) - units / 32;
 #pragma unroll
   for (int bit = 4; bit >= 0; --bit) {
     if (units >> bit & 1) {
@@ -83,9 +108,9 @@ KVCACHE_DEVICE int panelWidth(const AttentionShape &shape, int p) {
 }
 /// First unit of panel `p` of a row: the wider ones lie before it.
 KVCACHE_DEVICE int panelStart(const AttentionShape &shape, int p) {
-  return p < rowUnits(shape) / 32
-             ? 32 * p
-             : rowUnits(shape) & ~(2 * panelWidth(shape, p) - 1);
+  const int units = rowUnits(shape, isOfV(shape, p));
+  return inRow(shape, p) < units / 32 ? 32 * inRow(shape, p)
+                                      : units & ~(2 * panelWidth(shape, p) - 1);
 }
 /// Strides of the panel's rows of K or of V in memory.
 KVCACHE_DEVICE i64 pageStrideOf(const AttentionShape &shape, int p, bool isV) {
@@ -205,7 +230,6 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape,
                                  const HeadPages &head, const int *table,
                                  int begin, int firstKey, int end, u32 warp,
                                  u32 lane) {
-  const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
   Source s;
 #pragma unroll
   for (int p = 0; p < panels(shape); ++p) {
@@ -223,16 +247,18 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape,
     // Splits begin at a page, but for those of a window.
     int at = shape.hasWindow ? begin + token : token;
     int inPage = at % virtualPage(shape);
-    setWindows(panel.k,
-               (scales ? head.kScales : head.k) +
-                   static_cast<i64>(inPage) * tokenStrideOf(shape, p, false) +
-                   byte,
-               windows(shape, p, false), lane);
-    setWindows(panel.v,
-               (scales ? head.vScales : head.v) +
-                   static_cast<i64>(inPage) * tokenStrideOf(shape, p, true) +
-                   byte,
-               windows(shape, p, true), lane);
+    if (holdsK(shape, p))
+      setWindows(panel.k,
+                 (scales ? head.kScales : head.k) +
+                     static_cast<i64>(inPage) * tokenStrideOf(shape, p, false) +
+                     byte,
+                 windows(shape, p, false), lane);
+    if (holdsV(shape, p))
+      setWindows(panel.v,
+                 (scales ? head.vScales : head.v) +
+                     static_cast<i64>(inPage) * tokenStrideOf(shape, p, true) +
+                     byte,
+                 windows(shape, p, true), lane);
     const int first = shape.hasWindow
                           ? at / shape.pageSize
                           : begin / shape.pageSize + at / shape.pageSize;
@@ -242,7 +268,8 @@ KVCACHE_DEVICE Source makeSource(const AttentionShape &shape,
     panel.low = firstKey / shape.pageSize - first;
     panel.high = (end - 1) / shape.pageSize - first;
     panel.shared =
-        scales ? 2 * shape.tile * pitch + row * 4 : row * pitch + byte;
+        scales ? shape.tile * (pitchOf(shape) + pitchOf(shape, true)) + row * 4
+               : row * pitchOf(shape, isOfV(shape, p)) + byte;
   }
   return s;
 }
@@ -256,7 +283,7 @@ KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
   const int count = windows(shape, panel, isV);
   const bool narrow = holdsScales(shape, panel) || unitBytes(shape) == 4;
   const int rows = segmentRows(shape, panel), step = rowStep(shape, panel);
-  const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
+  const int pitch = pitchOf(shape, isOfV(shape, panel));
 #pragma unroll
   for (int s = 0; s < segments(shape, panel); ++s) {
     u64 offset = static_cast<u64>(static_cast<u32>(id[s])) *
@@ -290,17 +317,18 @@ KVCACHE_DEVICE void copyRows(const AttentionShape &shape, int panel, u32 shared,
 /// Requests one tile of K and V into a stage.
 KVCACHE_DEVICE void copyTile(const AttentionShape &shape, const Source &source,
                              u32 stage, const Pages &pages, u32 lane) {
-  const int pitch = rowPitch(shape.headDim, cacheBytes(shape.cacheType));
 #pragma unroll
   for (int p = 0; p < panels(shape); ++p) {
-    const int toV = shape.tile * (holdsScales(shape, p) ? 4 : pitch);
+    const int toV = shape.tile * (holdsScales(shape, p) ? 4 : pitchOf(shape));
     const Panel &panel = source.panel[p];
     const int lanes = shape.tile * panelWidth(shape, p); // of 32 or more
     if (lanes < 32 && static_cast<int>(lane) >= lanes)
       continue;
     u32 to = stage + panel.shared;
-    copyRows(shape, p, to, panel.k, pages.id[p], pages.part[p], false);
-    copyRows(shape, p, to + toV, panel.v, pages.id[p], pages.part[p], true);
+    if (holdsK(shape, p))
+      copyRows(shape, p, to, panel.k, pages.id[p], pages.part[p], false);
+    if (holdsV(shape, p))
+      copyRows(shape, p, to + toV, panel.v, pages.id[p], pages.part[p], true);
   }
 }
 

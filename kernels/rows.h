@@ -142,7 +142,7 @@ KVCACHE_DEVICE void clear(const AttentionShape &shape, float cap,
 #pragma unroll
   for (int i = 0; i < rowTiles(shape.columns); ++i) {
 #pragma unroll
-    for (int n = 0; n < 2 * chunksOf(shape); ++n) {
+    for (int n = 0; n < 2 * vChunksOf(shape); ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         state.o[i][n][e] = 0.f;
@@ -296,7 +296,7 @@ KVCACHE_DEVICE void rescaleRows(const AttentionShape &shape, RowScores &s,
     for (int e = 0; e < 4; ++e)
       state.sum[i][e] *= f[sumsRowsByProduct(shape) ? e / 2 : e % 2];
 #pragma unroll
-    for (int n = 0; n < 2 * chunksOf(shape); ++n) {
+    for (int n = 0; n < 2 * vChunksOf(shape); ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         state.o[i][n][e] *= f[e / 2];
@@ -347,9 +347,9 @@ KVCACHE_DEVICE void rowStep(const AttentionShape &shape, u32 kAddress,
                  p[i][2 * m + 1][0], p[i][2 * m + 1][1], ones, ones);
     }
 #pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c) {
+    for (int c = 0; c < vChunksOf(shape); ++c) {
       u32 r[4];
-      ptx::ldmatrixTrans(r, vAddress + m * 16 * pitchOf(shape) + 32 * c);
+      ptx::ldmatrixTrans(r, vAddress + m * 16 * pitchOf(shape, true) + 32 * c);
 #pragma unroll
       for (int i = 0; i < tiles; ++i) {
 #pragma unroll
@@ -367,7 +367,7 @@ KVCACHE_DEVICE void publishRows(const AttentionShape &shape, float cap,
                                 u32 shared, u32 pairs, u32 warp, u32 lane,
                                 const RowState &state) {
   u32 g = lane >> 2, t = lane & 3;
-  const int pitch = 4 * mergePitch(shape.headDim);
+  const int pitch = 4 * mergePitch(shape.vHeadDim);
   const int columns = tilesN(shape.columns) * columnsPerTile;
 #pragma unroll
   for (int i = 0; i < rowTiles(shape.columns); ++i) {
@@ -378,7 +378,7 @@ KVCACHE_DEVICE void publishRows(const AttentionShape &shape, float cap,
       u32 column = warp * columns + 16 * i + 8 * h + g;
       u32 at = shared + column * pitch + 8 * t;
 #pragma unroll
-      for (int n = 0; n < 2 * chunksOf(shape); ++n)
+      for (int n = 0; n < 2 * vChunksOf(shape); ++n)
         ptx::storeSharedV2(at + 32 * n, state.o[i][n][2 * h],
                            state.o[i][n][2 * h + 1]);
       float sum = state.sum[i][2 * h], negRef = state.negRef[i][h];

@@ -30,7 +30,7 @@ KVCACHE_DEVICE Partials partialsOf(const AttentionShape &shape, float *partials,
                                    unsigned *counters, i64 block, int split,
                                    int splits, int numSplits) {
   return {partials +
-              block * numSplits * partialFloats(shape.headDim, shape.columns),
+              block * numSplits * partialFloats(shape.vHeadDim, shape.columns),
           counters + block, split, splits, numSplits};
 }
 
@@ -44,15 +44,15 @@ KVCACHE_DEVICE void storePart(const AttentionShape &shape, bool hasLse,
     return;
   }
   float *mine = part.block + static_cast<i64>(part.split) *
-                                 partialFloats(shape.headDim, shape.columns);
-  ptx::storeV4(mine + column * shape.headDim + dim, o);
+                                 partialFloats(shape.vHeadDim, shape.columns);
+  ptx::storeV4(mine + column * shape.vHeadDim + dim, o);
   if (dim == 0)
-    ptx::storeV2(mine + shape.columns * shape.headDim + 2 * column, ref, sum);
+    ptx::storeV2(mine + shape.columns * shape.vHeadDim + 2 * column, ref, sum);
 }
 
 /// Lanes that share a column in the merges, four dims each at a time.
 KVCACHE_DEVICE int lanesPerColumn(const AttentionShape &shape) {
-  return shape.headDim <= 64 ? 16 : 32;
+  return shape.vHeadDim <= 64 ? 16 : 32;
 }
 
 /// Merges the warps of a CTA and stores their columns. Warps have `perWarp`
@@ -62,7 +62,7 @@ KVCACHE_DEVICE void storeColumns(const AttentionShape &shape, bool hasLse,
                                  const Columns &live, int perWarp, int sharers,
                                  u32 shared, u32 pairs, int threads,
                                  u32 thread) {
-  const int lanes = lanesPerColumn(shape), quads = shape.headDim / 4;
+  const int lanes = lanesPerColumn(shape), quads = shape.vHeadDim / 4;
   const int columnsAtOnce = threads / lanes;
 #pragma unroll 1
   for (int i = 0; i < ceilDiv(liveColumns(shape, live), columnsAtOnce); ++i) {
@@ -72,7 +72,7 @@ KVCACHE_DEVICE void storeColumns(const AttentionShape &shape, bool hasLse,
 #pragma unroll
     for (int k = 0; k < ceilDiv(quads, lanes); ++k) {
       int dim = (static_cast<int>(thread) % lanes + k * lanes) * 4;
-      if (dim >= shape.headDim)
+      if (dim >= shape.vHeadDim)
         continue;
       float o[4], ref, sum;
       mergeWarps(shape, shared, pairs, column / perWarp * sharers, sharers,
@@ -92,11 +92,11 @@ KVCACHE_DEVICE void mergeSplits(const AttentionShape &shape,
   constexpr int maxSteps = maxSplits / 16;
   const float *partials = part.block;
   const int splits = part.splits, numSplits = part.numSplits;
-  const int record = partialFloats(shape.headDim, shape.columns);
+  const int record = partialFloats(shape.vHeadDim, shape.columns);
   const int lanes = lanesPerColumn(shape), steps = ceilDiv(numSplits, lanes);
-  const int quads = shape.headDim / 4;
+  const int quads = shape.vHeadDim / 4;
   int within = static_cast<int>(lane) % lanes;
-  const float *pairs = partials + shape.columns * shape.headDim + 2 * column;
+  const float *pairs = partials + shape.columns * shape.vHeadDim + 2 * column;
   float pair[maxSteps][2], weight[maxSteps];
   float ref = ptx::asFloat(minusInfinity);
 #pragma unroll
@@ -123,7 +123,7 @@ KVCACHE_DEVICE void mergeSplits(const AttentionShape &shape,
     int quad = within + k * lanes;
     bool mine = quads % lanes == 0 || quad < quads;
     const float *values =
-        partials + column * shape.headDim + (mine ? quad : 0) * 4;
+        partials + column * shape.vHeadDim + (mine ? quad : 0) * 4;
     float o[4] = {};
 #pragma unroll
     for (int s = 0; s < steps; ++s) {

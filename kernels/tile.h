@@ -10,6 +10,8 @@
 //   S^T (16 tokens x 8 columns) = K   (16 x headDim)  Q^T (headDim x 8)
 //   O^T (16 dims x 8 columns)  += V^T (16 x 16 tokens) P^T (16 tokens x 8)
 //
+// for each 16 of V's dims, which may be more or fewer than those of K.
+//
 // A column is one query head of one query row; column c of a CTA is head
 // c % heads of row c / heads. More than 8 columns use further N tiles for every
 // K and V fragment; columns without a query are zero, and nobody stores them.
@@ -61,7 +63,9 @@ namespace kernels {
 /// constants once the kernel is inlined into its caller.
 struct AttentionShape {
   int arch, queryType, outType, cacheType;
-  int queryHeads, kvHeads, group, headDim, pageSize;
+  int queryHeads, kvHeads, group;
+  int headDim, vHeadDim; // of K and queries; of V and outputs
+  int pageSize;
   i64 kPageStride;
   int kTokenStride, kHeadStride;
   i64 vPageStride;
@@ -79,11 +83,18 @@ struct AttentionShape {
 /// a row: half a row of MLA.
 constexpr int maxTilesN = 4, maxTilesM = 2, maxChunks = 18;
 
+/// Chunks of 16 dims of K, and of V.
 KVCACHE_DEVICE int chunksOf(const AttentionShape &shape) {
   return shape.headDim / 16;
 }
-KVCACHE_DEVICE int pitchOf(const AttentionShape &shape) {
-  return rowPitch(shape.headDim + shape.ropeDim, cacheBytes(shape.cacheType));
+KVCACHE_DEVICE int vChunksOf(const AttentionShape &shape) {
+  return shape.vHeadDim / 16;
+}
+/// V of MLA lies in the rows of K.
+KVCACHE_DEVICE int pitchOf(const AttentionShape &shape, bool isV = false) {
+  return rowPitch(isV && !shape.ropeDim ? shape.vHeadDim
+                                        : shape.headDim + shape.ropeDim,
+                  cacheBytes(shape.cacheType));
 }
 KVCACHE_DEVICE bool is16Bit(const AttentionShape &shape) {
   return shape.cacheType >= CacheF16;
@@ -116,13 +127,17 @@ constexpr float fp8Headroom = 1.f - 8.f;
 constexpr u32 minusInfinity = 0xff800000u, plusInfinity = 0x7f800000u,
               quietNaN = 0x7fc00000u;
 
-/// Offset of a lane's ldmatrix row within a tile of K or V.
+/// Offset of a lane's ldmatrix row within a tile of rows `pitch` apart; the two
+/// halves of the lane may be swapped.
+KVCACHE_DEVICE u32 laneOffset(int pitch, bool swaps, u32 lane) {
+  u32 first = lane >> 3 & 1, second = lane >> 4;
+  return ((lane & 7) + (swaps ? second : first) * 8) * pitch +
+         (swaps ? first : second) * 16;
+}
+/// That of a tile of K or V.
 KVCACHE_DEVICE u32 fragmentOffset(const AttentionShape &shape, bool isV,
                                   u32 lane) {
-  u32 first = lane >> 3 & 1, second = lane >> 4;
-  bool swaps = isV && is16Bit(shape);
-  return ((lane & 7) + (swaps ? second : first) * 8) * pitchOf(shape) +
-         (swaps ? first : second) * 16;
+  return laneOffset(pitchOf(shape, isV), isV && is16Bit(shape), lane);
 }
 
 /// In WarpState::fresh: the next tile goes through `rescale`. The bits are
@@ -147,7 +162,7 @@ KVCACHE_DEVICE u32 freshFlag(const AttentionShape &shape) {
 /// sm_100 alone.
 KVCACHE_DEVICE bool sumsByProduct(const AttentionShape &shape) {
   return !shape.hasLse && !hasTokenScales(shape) &&
-         (tilesN(shape.columns) * shape.headDim < 512 ||
+         (tilesN(shape.columns) * shape.vHeadDim < 512 ||
           (shape.arch >= 90 && shape.arch < 120));
 }
 
@@ -168,7 +183,7 @@ KVCACHE_DEVICE void clear(const AttentionShape &shape, float cap,
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
 #pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c) {
+    for (int c = 0; c < vChunksOf(shape); ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         state.o[i][c][e] = 0.f;
@@ -181,7 +196,7 @@ KVCACHE_DEVICE void clear(const AttentionShape &shape, float cap,
   state.fresh = freshFlag(shape) | ((1u << 2 * tilesN(shape.columns)) - 1);
   state.nanK = 0;
 #pragma unroll
-  for (int c = 0; c < chunksOf(shape); ++c)
+  for (int c = 0; c < vChunksOf(shape); ++c)
     state.nanV[c] = 0;
 }
 
@@ -511,7 +526,7 @@ KVCACHE_DEVICE void rescale(const AttentionShape &shape, Scores &s, u32 lane,
         state.sum[i][e] *= lane & 4 ? odd : even;
     }
 #pragma unroll
-    for (int c = 0; c < chunksOf(shape); ++c) {
+    for (int c = 0; c < vChunksOf(shape); ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         state.o[i][c][e] *= f[e & 1];
@@ -534,13 +549,14 @@ KVCACHE_DEVICE void addOutputs(const AttentionShape &shape, int c, u32 a0,
 /// 0 * NaN is NaN. `v`: the tile in shared memory.
 KVCACHE_DEVICE void zeroUnseen(const AttentionShape &shape, u32 v,
                                const Mask &mask, u32 lane) {
-  const int units = shape.headDim * cacheBytes(shape.cacheType) / 16;
+  const int units = shape.vHeadDim * cacheBytes(shape.cacheType) / 16;
   const u32 zeros[4] = {};
 #pragma unroll 1
   for (int i = static_cast<int>(lane); i < shape.tile * units; i += 32) {
     int row = i / units;
     if (row >= mask.lastHigh || (shape.hasWindow && row < mask.firstLow))
-      ptx::storeSharedV4(v + row * pitchOf(shape) + i % units * 16, zeros);
+      ptx::storeSharedV4(v + row * pitchOf(shape, true) + i % units * 16,
+                         zeros);
   }
   ptx::warpSync();
 }
@@ -550,7 +566,7 @@ KVCACHE_DEVICE void zeroUnseen(const AttentionShape &shape, u32 v,
 KVCACHE_DEVICE void addCodes(const AttentionShape &shape, u32 vAddress,
                              const u32 (&p)[maxTilesN][2 * maxTilesM],
                              WarpState &state) {
-  const int tilesM = shape.tile / 16, chunks = chunksOf(shape);
+  const int tilesM = shape.tile / 16, chunks = vChunksOf(shape);
   u32 b[maxTilesN][maxTilesM];
 #pragma unroll
   for (int i = 0; i < tilesN(shape.columns); ++i) {
@@ -572,7 +588,7 @@ KVCACHE_DEVICE void addCodes(const AttentionShape &shape, u32 vAddress,
 #pragma unroll
     for (int m = 0; m < tilesM; ++m) {
       u32 r[4];
-      u32 from = vAddress + m * 16 * pitchOf(shape) + 32 * j;
+      u32 from = vAddress + m * 16 * pitchOf(shape, true) + 32 * j;
       if (2 * j + 1 < chunks)
         ptx::ldmatrixTrans(r, from);
       else
@@ -609,7 +625,7 @@ KVCACHE_DEVICE void tileStep(const AttentionShape &shape, u32 kAddress,
                              int token, u32 lane,
                              const TokenScales &scales = {}) {
   const int tilesM = shape.tile / 16, n = tilesN(shape.columns);
-  const int pitch = pitchOf(shape), chunks = chunksOf(shape);
+  const int pitch = pitchOf(shape, true), chunks = vChunksOf(shape);
   Scores s;
   u32 nan[maxTilesM][2] = {};
   tileScores(shape, kAddress, q, state, static_cast<float>(token), s, nan,

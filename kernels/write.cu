@@ -186,20 +186,21 @@ KVCACHE_DEVICE void writeScaled16(int arch, int type, const u8 *from, u8 *to,
 }
 
 /// The kernel: see kvcache_write.
-KVCACHE_DEVICE void
-writeRows(const void *k, const void *v, void *k_pages, void *v_pages,
-          const long long *slots, const void *rope_table,
-          const long long *positions, float k_scale, float v_scale,
-          int max_tokens, long long num_slots, int arch, int in_type,
-          int cache_type, int kv_heads, int head_dim, int page_size,
-          i64 k_page_stride, int k_token_stride, int k_head_stride,
-          i64 v_page_stride, int v_token_stride, int v_head_stride,
-          int k_scale_is_pow2, int v_scale_is_pow2, int per_head,
-          int rotary_dim, int rope_interleaved, int rope_positions) {
+KVCACHE_DEVICE void writeRows(
+    const void *k, const void *v, void *k_pages, void *v_pages,
+    const long long *slots, const void *rope_table, const long long *positions,
+    float k_scale, float v_scale, int max_tokens, long long num_slots, int arch,
+    int in_type, int cache_type, int kv_heads, int head_dim, int v_head_dim,
+    int page_size, i64 k_page_stride, int k_token_stride, int k_head_stride,
+    i64 v_page_stride, int v_token_stride, int v_head_stride,
+    int k_scale_is_pow2, int v_scale_is_pow2, int per_head, int rotary_dim,
+    int rope_interleaved, int rope_positions) {
   const int heads = per_head ? 1 : kv_heads; // of a CTA
-  const int units = writeUnits(heads, head_dim), half = units / 2;
-  const int tokens = writeTokensPerCta(heads, head_dim);
-  const int unitsPerHead = head_dim / writeElements;
+  const int units = writeUnits(heads, head_dim, v_head_dim);
+  const int kUnits = heads * head_dim / writeElements;
+  const int tokens = writeTokensPerCta(heads, head_dim, v_head_dim);
+  const int kPerHead = head_dim / writeElements,
+            vPerHead = v_head_dim / writeElements;
   int thread = static_cast<int>(ptx::threadX());
   int inCta = thread / units;
   int token = static_cast<int>(ptx::ctaX()) * tokens + inCta;
@@ -215,15 +216,18 @@ writeRows(const void *k, const void *v, void *k_pages, void *v_pages,
     return;
   i64 page = slot / page_size;
   int offset = static_cast<int>(slot % page_size);
-  i64 row = (static_cast<i64>(token) * kv_heads + head0) * head_dim;
+  i64 row = static_cast<i64>(token) * kv_heads + head0;
 
   for (int unit = thread % units; unit < units; unit += threadsPerCta) {
-    bool isV = unit >= half;
-    int inRow = isV ? unit - half : unit;
-    int head = head0 + inRow / unitsPerHead;
-    int dim = inRow % unitsPerHead * writeElements * cacheBytes(cache_type);
-    const u8 *from = static_cast<const u8 *>(isV ? v : k) +
-                     (row + inRow * writeElements) * activationBytes(in_type);
+    bool isV = unit >= kUnits;
+    int inRow = isV ? unit - kUnits : unit;
+    int head = head0 + (isV ? inRow / vPerHead : inRow / kPerHead);
+    int inHead = isV ? inRow % vPerHead : inRow % kPerHead;
+    int dim = inHead * writeElements * cacheBytes(cache_type);
+    const u8 *from =
+        static_cast<const u8 *>(isV ? v : k) +
+        (row * (isV ? v_head_dim : head_dim) + inRow * writeElements) *
+            activationBytes(in_type);
     i64 at =
         isV ? page * v_page_stride + static_cast<i64>(offset) * v_token_stride +
                   static_cast<i64>(head) * v_head_stride + dim
@@ -232,8 +236,7 @@ writeRows(const void *k, const void *v, void *k_pages, void *v_pages,
     u8 *to = static_cast<u8 *>(isV ? v_pages : k_pages) + at;
     if (rotary_dim && !isV) {
       u32 rotated[16];
-      rotate16(in_type, from, inRow % unitsPerHead * writeElements, rotation,
-               rotated);
+      rotate16(in_type, from, inHead * writeElements, rotation, rotated);
       write16(arch, cache_type, F32, rotated, to, k_scale,
               k_scale_is_pow2 != 0);
       continue;
@@ -255,13 +258,13 @@ writeRows(const void *k, const void *v, void *k_pages, void *v_pages,
 
 using namespace kvcache::kernels;
 
-// k, v [max_tokens][kv_heads][head_dim] of in_type, contiguous, 16-byte
-// aligned; slots [max_tokens]: page * page_size + offset. A slot below 0 skips
-// its row, one at or past num_slots is ignored. Strides in bytes, multiples of
-// 16. With per_head a CTA writes KV head blockIdx.y, whose scales it is given.
-// With a rotary_dim the first elements of keys are rotated: table
-// [rope_positions][rotary_dim] of f32, 16-byte aligned, positions [max_tokens];
-// a row whose position is outside the table is skipped.
+// k [max_tokens][kv_heads][head_dim] and v [max_tokens][kv_heads][v_head_dim]
+// of in_type, contiguous, 16-byte aligned; slots [max_tokens]: page * page_size
+// + offset. A slot below 0 skips its row, one at or past num_slots is ignored.
+// Strides in bytes, multiples of 16. With per_head a CTA writes KV head
+// blockIdx.y, whose scales it is given. With a rotary_dim the first elements of
+// keys are rotated: table [rope_positions][rotary_dim] of f32, 16-byte aligned,
+// positions [max_tokens]; a row whose position is outside the table is skipped.
 // Grid (writeGrid, writeGridY, 1), 128 threads, no shared memory.
 KVCACHE_EXPORT
 kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
@@ -274,13 +277,13 @@ kvcache_write(const void *k, const void *v, void *k_pages, void *v_pages,
               int k_head_stride, long long v_page_stride, int v_token_stride,
               int v_head_stride, int k_scale_is_pow2, int v_scale_is_pow2,
               int per_head, int rotary_dim, int rope_interleaved,
-              int rope_positions) {
+              int rope_positions, int v_head_dim) {
   writeRows(k, v, k_pages, v_pages, slots, rope_table, positions, k_scale,
             v_scale, max_tokens, num_slots, arch, in_type, cache_type, kv_heads,
-            head_dim, page_size, k_page_stride, k_token_stride, k_head_stride,
-            v_page_stride, v_token_stride, v_head_stride, k_scale_is_pow2,
-            v_scale_is_pow2, per_head, rotary_dim, rope_interleaved,
-            rope_positions);
+            head_dim, v_head_dim, page_size, k_page_stride, k_token_stride,
+            k_head_stride, v_page_stride, v_token_stride, v_head_stride,
+            k_scale_is_pow2, v_scale_is_pow2, per_head, rotary_dim,
+            rope_interleaved, rope_positions);
 }
 
 // The same with strides of the pages that are not known before the launch.
@@ -293,13 +296,13 @@ KVCACHE_EXPORT kvcache_write_strided(
     // structural constants
     int arch, int in_type, int cache_type, int kv_heads, int head_dim,
     int page_size, int k_scale_is_pow2, int v_scale_is_pow2, int per_head,
-    int rotary_dim, int rope_interleaved, int rope_positions) {
+    int rotary_dim, int rope_interleaved, int rope_positions, int v_head_dim) {
   writeRows(k, v, k_pages, v_pages, slots, rope_table, positions, k_scale,
             v_scale, max_tokens, num_slots, arch, in_type, cache_type, kv_heads,
-            head_dim, page_size, k_page_stride, k_token_stride, k_head_stride,
-            v_page_stride, v_token_stride, v_head_stride, k_scale_is_pow2,
-            v_scale_is_pow2, per_head, rotary_dim, rope_interleaved,
-            rope_positions);
+            head_dim, v_head_dim, page_size, k_page_stride, k_token_stride,
+            k_head_stride, v_page_stride, v_token_stride, v_head_stride,
+            k_scale_is_pow2, v_scale_is_pow2, per_head, rotary_dim,
+            rope_interleaved, rope_positions);
 }
 
 // latent [max_tokens][latent_dim] and rope [max_tokens][rope_dim] of in_type,
@@ -382,8 +385,9 @@ kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
                            int k_token_stride, int k_head_stride,
                            long long v_page_stride, int v_token_stride,
                            int v_head_stride, int token_scales, int rotary_dim,
-                           int rope_interleaved, int rope_positions) {
-  const int lanes = tokenScaledLanes(head_dim);
+                           int rope_interleaved, int rope_positions,
+                           int v_head_dim) {
+  const int lanes = tokenScaledLanes(head_dim, v_head_dim);
   int thread = static_cast<int>(ptx::threadX());
   // Rows are [token][K, V][head].
   int row =
@@ -399,11 +403,12 @@ kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
   if (rotary_dim && writes)
     writes = rotationOf(rope_table, positions, token, rotary_dim,
                         rope_interleaved, rope_positions, rotation);
-  bool isElement = writes && unit < head_dim / writeElements;
+  const int dim = isV ? v_head_dim : head_dim;
+  bool isElement = writes && unit < dim / writeElements;
   float x[4][4] = {};
   if (isElement) {
     const u8 *from = static_cast<const u8 *>(isV ? v : k) +
-                     ((static_cast<i64>(token) * kv_heads + head) * head_dim +
+                     ((static_cast<i64>(token) * kv_heads + head) * dim +
                       unit * writeElements) *
                          activationBytes(in_type);
     u32 in[16];
@@ -445,7 +450,7 @@ kvcache_write_token_scaled(const void *k, const void *v, void *k_pages,
                    copyWidth(v_page_stride, v_token_stride, v_head_stride)));
   if (unit == 0)
     ptx::storeF32(token_scales == InlineTokenScales
-                      ? reinterpret_cast<float *>(to + head_dim)
+                      ? reinterpret_cast<float *>(to + dim)
                       : (isV ? v_scales : k_scales) + slot * kv_heads + head,
                   scale);
 }

@@ -308,6 +308,7 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
   int heads = value("q_heads"), kvHeads = value("kv_heads"),
       dim = value("head_dim"), tokens = int(sizes.maxTokens),
       sequences = int(sizes.maxSequences);
+  const int vDim = structure.count("v_head_dim") ? value("v_head_dim") : dim;
   if (int latent = value("latent_dim"); latent && value("rope_dim")) {
     kernels::Grid grid = {
         kernels::latentWriteGrid(tokens, latent, value("rope_dim")), 1, 1};
@@ -318,19 +319,20 @@ std::optional<std::array<int64_t, 3>> capacityGrid(const OptionMap &structure,
                                  value("num_splits"), value("q_type"));
     return std::array<int64_t, 3>{grid.x, grid.y, grid.z};
   }
-  if (!value("arch") || !kvHeads || dim < 16 || dim > 512 ||
-      kvHeads > 1 << 12 || (heads && heads < kvHeads))
+  if (!value("arch") || !kvHeads || dim < 16 || dim > 512 || vDim < 16 ||
+      vDim > 512 || kvHeads > 1 << 12 || (heads && heads < kvHeads))
     return std::nullopt;
   kernels::Grid grid = {0, 0, 0};
   if (structure.count("in_type") && !structure.count("k_scale_is_pow2"))
-    grid = {kernels::tokenScaledWriteGrid(tokens, kvHeads, dim), 1, 1};
+    grid = {kernels::tokenScaledWriteGrid(tokens, kvHeads, dim, vDim), 1, 1};
   else if (structure.count("k_scale_is_pow2"))
-    grid = kernels::writeLaunchGrid(tokens, kvHeads, dim, value("per_head"));
+    grid =
+        kernels::writeLaunchGrid(tokens, kvHeads, dim, vDim, value("per_head"));
   else if (heads && value("rows") && value("num_splits"))
-    grid = kernels::attentionLaunchGrid(tokens, sequences, heads, kvHeads, dim,
+    grid = kernels::attentionLaunchGrid(tokens, sequences, heads, kvHeads, vDim,
                                         value("rows"), value("num_splits"));
   else if (heads && value("warps") && value("num_splits"))
-    grid = kernels::prefillLaunchGrid(tokens, sequences, heads, kvHeads, dim,
+    grid = kernels::prefillLaunchGrid(tokens, sequences, heads, kvHeads, vDim,
                                       value("warps"), value("num_splits"));
   else
     return std::nullopt;

@@ -23,12 +23,14 @@ static constexpr llvm::StringRef kWriteStructure[] = {"arch",
                                                       "per_head",
                                                       "rotary_dim",
                                                       "rope_interleaved",
-                                                      "rope_positions"};
+                                                      "rope_positions",
+                                                      "v_head_dim"};
 
 static constexpr llvm::StringRef kStridedWriteStructure[] = {
-    "arch",     "in_type",    "cache_type",       "kv_heads",
-    "head_dim", "page_size",  "k_scale_is_pow2",  "v_scale_is_pow2",
-    "per_head", "rotary_dim", "rope_interleaved", "rope_positions"};
+    "arch",      "in_type",    "cache_type",       "kv_heads",
+    "head_dim",  "page_size",  "k_scale_is_pow2",  "v_scale_is_pow2",
+    "per_head",  "rotary_dim", "rope_interleaved", "rope_positions",
+    "v_head_dim"};
 
 static constexpr OptionalPointer kWriteOptional[] = {{5, "rotary_dim", 1},
                                                      {6, "rotary_dim", 1}};
@@ -40,14 +42,14 @@ static constexpr llvm::StringRef kAttentionStructure[] = {
     "v_token_stride", "v_head_stride",  "tile",          "stages",
     "unroll",         "rows",           "has_window",    "has_soft_cap",
     "has_sinks",      "has_alibi",      "token_scales",  "split_tokens",
-    "num_splits",     "has_lse",        "math"};
+    "num_splits",     "has_lse",        "math",          "v_head_dim"};
 
 static constexpr llvm::StringRef kStridedStructure[] = {
     "arch",      "q_type",       "out_type",     "cache_type",   "q_heads",
     "kv_heads",  "head_dim",     "page_size",    "tile",         "stages",
     "unroll",    "rows",         "has_window",   "has_soft_cap", "has_sinks",
     "has_alibi", "token_scales", "split_tokens", "num_splits",   "has_lse",
-    "math"};
+    "math",      "v_head_dim"};
 
 static constexpr llvm::StringRef kPrefillStructure[] = {
     "arch",           "q_type",         "out_type",      "cache_type",
@@ -55,7 +57,7 @@ static constexpr llvm::StringRef kPrefillStructure[] = {
     "k_page_stride",  "k_token_stride", "k_head_stride", "v_page_stride",
     "v_token_stride", "v_head_stride",  "has_window",    "has_soft_cap",
     "has_sinks",      "has_alibi",      "split_tokens",  "num_splits",
-    "has_lse",        "warps"};
+    "has_lse",        "warps",          "v_head_dim"};
 
 static constexpr llvm::StringRef kQuantizeStructure[] = {"arch", "in_type",
                                                          "cache_type"};
@@ -72,7 +74,7 @@ static constexpr llvm::StringRef kTokenScaledStructure[] = {
     "arch",          "in_type",          "kv_heads",       "head_dim",
     "page_size",     "k_page_stride",    "k_token_stride", "k_head_stride",
     "v_page_stride", "v_token_stride",   "v_head_stride",  "token_scales",
-    "rotary_dim",    "rope_interleaved", "rope_positions"};
+    "rotary_dim",    "rope_interleaved", "rope_positions", "v_head_dim"};
 
 static constexpr OptionalPointer kTokenScaledOptional[] = {
     {5, "token_scales", 2},

@@ -86,14 +86,20 @@ struct ConvertKVCacheToNVVM
              << "the device library has no function '" << launch.getFunction()
              << "'; expected one of those of 'kvcache-select-kernels', such as "
                 "'kvcache_write'";
-    if (launch.getStructure().size() != function->structure.size())
+    if (!function->accepts(launch.getStructure().size()))
       return launch.emitError() << "'" << launch.getFunction() << "' has "
                                 << function->structure.size()
                                 << " structural constants, but the launch has "
                                 << launch.getStructure().size();
+    SmallVector<IntegerAttr> constants(
+        launch.getStructure().getAsRange<IntegerAttr>());
     SmallVector<int64_t> structure;
-    for (auto constant : launch.getStructure().getAsRange<IntegerAttr>())
+    for (IntegerAttr constant : constants)
       structure.push_back(constant.getInt());
+    if (structure.size() != function->structure.size()) {
+      structure.push_back(function->valueOf("head_dim", structure));
+      constants.push_back(Builder(launch).getI32IntegerAttr(structure.back()));
+    }
     auto isAbsent = [&](unsigned pointer) {
       return llvm::any_of(function->optional, [&](const OptionalPointer &o) {
         return o.index == pointer &&
@@ -140,8 +146,8 @@ struct ConvertKVCacheToNVVM
       calleeTypes.push_back(
           cast<TypedAttr>(launch.getConstants()[at]).getType());
     }
-    for (Attribute constant : launch.getStructure())
-      calleeTypes.push_back(cast<TypedAttr>(constant).getType());
+    for (IntegerAttr constant : constants)
+      calleeTypes.push_back(constant.getType());
 
     auto callee = kernels.lookupSymbol<LLVM::LLVMFuncOp>(launch.getFunction());
     if (!callee)
@@ -192,9 +198,9 @@ struct ConvertKVCacheToNVVM
     }
     for (; argument != entry->args_end(); ++argument)
       operands.push_back(*argument);
-    for (Attribute constant : launch.getStructure())
-      operands.push_back(LLVM::ConstantOp::create(
-          builder, loc, cast<TypedAttr>(constant).getType(), constant));
+    for (IntegerAttr constant : constants)
+      operands.push_back(
+          LLVM::ConstantOp::create(builder, loc, constant.getType(), constant));
     LLVM::CallOp::create(builder, loc, callee, operands);
     LLVM::ReturnOp::create(builder, loc, ValueRange());
     ++numKernels;

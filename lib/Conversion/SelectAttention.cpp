@@ -176,7 +176,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
            << "; f16, bf16, f32, f8E4M3FN and f8E5M2 are supported for both";
   CacheType type = cache->op.getCacheType();
   int heads = queryType.getDimSize(1), kvHeads = type.getNumHeads(),
-      dim = type.getHeadDim();
+      dim = type.getHeadDim(), vDim = dim;
   int group = heads / kvHeads, page = cache->group.getPageSize();
   int elementBytes = geometry::cacheBytes(cache->type);
   if (group > geometry::maxGroup)
@@ -196,13 +196,13 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   int warps = !tokenScales && !runtimeStrides &&
                       cache->maxTokens >= kPrefillRows * cache->maxSequences
                   ? geometry::prefillWarps(arch, *query, cache->type, heads,
-                                           kvHeads, dim, page)
+                                           kvHeads, dim, vDim, page)
                   : 0;
   // Rows of a sequence that share the loads of K and V, and the tuning.
-  int rows =
-      warps ? geometry::prefillRows(group, dim, warps)
-            : tunedOr("rows", geometry::chooseRows(group, dim, cache->maxTokens,
-                                                   cache->maxSequences));
+  int rows = warps ? geometry::prefillRows(group, vDim, warps)
+                   : tunedOr("rows",
+                             geometry::chooseRows(group, vDim, cache->maxTokens,
+                                                  cache->maxSequences));
   if (rows > geometry::maxRowsPerCta && !warps)
     return op.emitError() << "tune: rows=" << rows << ": a CTA takes 1 to "
                           << geometry::maxRowsPerCta << " query rows";
@@ -215,18 +215,18 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
                           << " exceeds the " << geometry::maxRows
                           << " rows that one grid can have";
   int tuningRows = warps ? 1 : rows;
-  int columns = geometry::columnsPerCta(group, tuningRows, dim);
-  int gridX = geometry::attentionGridX(heads, kvHeads, tuningRows, dim);
+  int columns = geometry::columnsPerCta(group, tuningRows, vDim);
+  int gridX = geometry::attentionGridX(heads, kvHeads, tuningRows, vDim);
   geometry::AttentionTuning tuning = geometry::attentionDefaults(
-      arch, dim, elementBytes, columns, *query, page, *math, tokenScales);
+      arch, dim, vDim, elementBytes, columns, *query, page, *math, tokenScales);
   if (!warps) {
     tuning.tile = tunedOr("tile", tuning.tile);
     tuning.stages = tunedOr("stages", tuning.stages);
     tuning.unroll = tunedOr("unroll", tuning.unroll);
   }
-  int shared = geometry::dynamicSharedBytes(dim, elementBytes, columns, *query,
-                                            tuning.tile, tuning.stages, *math,
-                                            tokenScales);
+  int shared = geometry::dynamicSharedBytes(dim, vDim, elementBytes, columns,
+                                            *query, tuning.tile, tuning.stages,
+                                            *math, tokenScales);
   tuning.minCtasPerSM =
       std::clamp(geometry::ctasPerSM(arch, shared), 1, tuning.minCtasPerSM);
   // What a row can see at most, in whole tiles.
@@ -237,9 +237,9 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
     window = std::min<int64_t>(*op.getWindow(), endless);
     keys = std::min<int64_t>(keys, window + rows + tuning.tile);
   }
-  int prefillColumns = warps * geometry::prefillColumns(group, dim);
+  int prefillColumns = warps * geometry::prefillColumns(group, vDim);
   int prefillBytes = geometry::prefillSharedBytes(
-      dim, geometry::prefillColumns(group, dim), *query, warps);
+      dim, vDim, geometry::prefillColumns(group, vDim), *query, warps);
   geometry::SplitChoice split =
       warps ? geometry::choosePrefillSplits(arch, prefillBytes, prefillColumns,
                                             warps, gridX, gridY, keys)
@@ -249,7 +249,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
     split.numSplits = tunedOr("splits", split.numSplits);
   // Prefill looks up the page of each token, and may split where it likes.
   const char *problem = geometry::attentionProblem(
-      arch, *query, cache->type, heads, kvHeads, dim, page, tuningRows,
+      arch, *query, cache->type, heads, kvHeads, dim, vDim, page, tuningRows,
       tuning.tile, tuning.stages, tuning.unroll,
       warps ? geometry::splitGranule(tuning.tile, page) : split.splitTokens,
       split.numSplits, op.getWindow().has_value(), *math, tokenScales);
@@ -332,7 +332,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
     launch.structural(op.getLse() ? 1 : 0);
     launch.structural(warps);
     std::string name = launch.name("prefill_" + readable);
-    addWorkspaces(program, launch, name, gridX, gridY, prefillColumns, dim,
+    addWorkspaces(program, launch, name, gridX, gridY, prefillColumns, vDim,
                   split.numSplits);
     addPerHead();
     op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
@@ -347,7 +347,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
                     << ", " << prefillBytes << " bytes of shared memory";
     replace(op, launch, name, "kvcache_prefill",
             geometry::prefillLaunchGrid(cache->maxTokens, cache->maxSequences,
-                                        heads, kvHeads, dim, warps,
+                                        heads, kvHeads, vDim, warps,
                                         split.numSplits),
             prefillBytes,
             std::min(geometry::ctasPerSM(arch, prefillBytes), 8 / warps),
@@ -366,7 +366,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   launch.structural(op.getLse() ? 1 : 0);
   launch.structural(*math);
   std::string name = launch.name("paged_attention_" + readable);
-  addWorkspaces(program, launch, name, gridX, gridY, columns, dim,
+  addWorkspaces(program, launch, name, gridX, gridY, columns, vDim,
                 split.numSplits);
   addPerHead();
   if (tokenScales)
@@ -379,8 +379,8 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   if (!tuned.count("tile"))
     remark << " (" << tuning.why << ")";
   remark << " in " << tuning.stages << " stages" << tunedMark("stages") << " ("
-         << geometry::bytesInFlight(arch, dim, elementBytes, columns, *query,
-                                    tuning.tile, tuning.stages, *math,
+         << geometry::bytesInFlight(arch, dim, vDim, elementBytes, columns,
+                                    *query, tuning.tile, tuning.stages, *math,
                                     tokenScales) /
                 1024
          << " KiB in flight on a multiprocessor)";
@@ -401,7 +401,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
           runtimeStrides ? "kvcache_paged_attention_strided"
                          : "kvcache_paged_attention",
           geometry::attentionLaunchGrid(cache->maxTokens, cache->maxSequences,
-                                        heads, kvHeads, dim, rows,
+                                        heads, kvHeads, vDim, rows,
                                         split.numSplits),
           shared, tuning.minCtasPerSM, cache->op.getSymNameAttr());
   return success();

@@ -90,8 +90,8 @@ LogicalResult KernelSelector::select(WriteOp op) {
       (perHead ? "_perhead" : "") + rope + (runtimeStrides ? "_strided" : ""));
   replace(op, launch, name,
           runtimeStrides ? "kvcache_write_strided" : "kvcache_write",
-          geometry::writeLaunchGrid(cache->maxTokens, heads, dim, perHead), 0,
-          0, cache->op.getSymNameAttr());
+          geometry::writeLaunchGrid(cache->maxTokens, heads, dim, dim, perHead),
+          0, 0, cache->op.getSymNameAttr());
   return success();
 }
 
@@ -126,9 +126,10 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
       launch.name(Twine("write_token_scaled_") + activationName(input) + "_" +
                   cacheName(cache.type) + "_h" + Twine(heads) + "_d" +
                   Twine(dim) + "_p" + Twine(page) + rope);
-  replace(op, launch, name, "kvcache_write_token_scaled",
-          {geometry::tokenScaledWriteGrid(cache.maxTokens, heads, dim), 1, 1},
-          0, 0, cache.op.getSymNameAttr());
+  replace(
+      op, launch, name, "kvcache_write_token_scaled",
+      {geometry::tokenScaledWriteGrid(cache.maxTokens, heads, dim, dim), 1, 1},
+      0, 0, cache.op.getSymNameAttr());
   return success();
 }
 

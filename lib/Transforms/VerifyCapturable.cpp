@@ -91,8 +91,7 @@ struct VerifyCapturable
     CacheGroupOp group =
         cache ? getBeside<CacheGroupOp>(cache, cache.getGroupAttr(), *symbols)
               : CacheGroupOp();
-    if (!function || !group ||
-        op.getStructure().size() != function->structure.size())
+    if (!function || !group || !function->accepts(op.getStructure().size()))
       return false;
     ::kvcache::Capacities sizes;
     std::tie(sizes.maxSequences, sizes.maxTokens) = program.getRoom(group);

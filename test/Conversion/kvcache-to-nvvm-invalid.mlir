@@ -11,7 +11,7 @@ kvcache.program @kvcache.main(%s: memref<8xi64> {kvcache.name = "s", kvcache.rol
 
 kvcache.program @kvcache.main(%s: memref<8xi64> {kvcache.name = "s", kvcache.role = #kvcache<role slots>}) {
   kvcache.segment @layer0 {
-    // expected-error @below {{'kvcache_write' has 18 structural constants, but the launch has 1}}
+    // expected-error @below {{'kvcache_write' has 19 structural constants, but the launch has 1}}
     kvcache.launch @a of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0 args() constants [] origins [] structure [80 : i32]
   }
 }

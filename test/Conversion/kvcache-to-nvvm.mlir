@@ -4,19 +4,27 @@
 
 // CHECK: module attributes {gpu.container_module}
 // CHECK: gpu.module @kvcache_kernels [#nvvm.target<O = 1, chip = "sm_90", features = "+ptx78", link = ["lib.bc"]>] {
-// CHECK-NEXT: llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, i32, i32, i32, i32, i32, i32, i64, i32, i32, i64, i32, i32, i32, i32, i32, i32, i32, i32)
+// CHECK-NEXT: llvm.func @kvcache_write(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, f32, f32, i32, i64, i32, i32, i32, i32, i32, i32, i64, i32, i32, i64, i32, i32, i32, i32, i32, i32, i32, i32, i32)
 // CHECK-NEXT: llvm.func @write_a(%[[K:.*]]: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %[[KS:.*]]: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i64) attributes {gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: 128, 1, 1>} {
 // CHECK-NEXT:   %[[KG:.*]] = llvm.addrspacecast %[[K]] : !llvm.ptr<1> to !llvm.ptr
 // CHECK:        %[[ARCH:.*]] = llvm.mlir.constant(90 : i32) : i32
-// CHECK:        llvm.call @kvcache_write(%[[KG]],
+// A launch that does not say the head dim of V has that of K.
+// CHECK-COUNT-3: llvm.mlir.constant(64 : i32) : i32
+// CHECK:        %[[DIM:.*]] = llvm.mlir.constant(64 : i32) : i32
+// CHECK-NEXT:   llvm.call @kvcache_write(%[[KG]],
 // CHECK-SAME:     %[[KS]],
 // CHECK-SAME:     %[[ARCH]],
+// CHECK-SAME:     %[[DIM]])
 // CHECK:        llvm.return
 // The attention has no LSE, workspaces, sinks, ALiBi slopes and scales of tokens, which its wrapper passes as null.
 // CHECK:      llvm.func @kvcache_paged_attention(
 // CHECK:      llvm.func @attention_a(%{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: f32, %{{.*}}: f32, %{{.*}}: f32, %{{.*}}: i32, %{{.*}}: i32, %{{.*}}: i32, %{{.*}}: i32) attributes {gpu.kernel, nvvm.kernel, nvvm.minctasm = 2 : i32, nvvm.reqntid = array<i32: 128, 1, 1>} {
 // CHECK-COUNT-7: llvm.mlir.zero : !llvm.ptr
 // CHECK:        llvm.call @kvcache_paged_attention
+
+// CHECK:      llvm.func @write_values(
+// CHECK:        %[[VDIM:.*]] = llvm.mlir.constant(32 : i32) : i32
+// CHECK-NEXT:   llvm.call @kvcache_write({{.*}}, %[[VDIM]])
 
 // Scales for each KV head: the kernel picks those of its block index, over the blocks of a head.
 // CHECK:      llvm.func @write_heads({{.*}}, %[[K0:[a-z0-9]+]]: f32, %[[K1:[a-z0-9]+]]: f32, %[[V0:[a-z0-9]+]]: f32, %[[V1:[a-z0-9]+]]: f32, %{{[a-z0-9]+}}: i32, %{{[a-z0-9]+}}: i64)
@@ -67,6 +75,10 @@ kvcache.program @kvcache.main(
       args(%k, %p, %p, %i, %i, %i, %k : memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<3xi32>, memref<3xi32>, memref<3xi32>, memref<8x2x64xbf16>)
       constants [1.0 : f32, 2.0 : f32, 0.0 : f32, 8 : i32, 2 : i32, 2 : i32, 0 : i32] origins ["score", "v_scale", "no soft_cap", "max_tokens", "max_sequences", "max_pages_per_sequence", "no window"]
       structure [90 : i32, 1 : i32, 1 : i32, 0 : i32, 2 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 32 : i32, 3 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 256 : i32, 1 : i32, 0 : i32, 0 : i32] {min_ctas_per_sm = 2 : i64}
+    kvcache.launch @write_values of "kvcache_write" grid [1, 1, 1] block [128, 1, 1] shared 0
+      args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
+      constants [4.0 : f32, 2.0 : f32, 8 : i32, 112 : i64] origins ["k_scale", "v_scale", "max_tokens", "num_pages * page_size"]
+      structure [90 : i32, 1 : i32, 0 : i32, 2 : i32, 64 : i32, 16 : i32, 2048 : i64, 128 : i32, 64 : i32, 2048 : i64, 128 : i32, 64 : i32, 1 : i32, 1 : i32, 0 : i32, 0 : i32, 0 : i32, 0 : i32, 32 : i32]
     kvcache.launch @write_heads of "kvcache_write" grid [1, 2, 1] block [128, 1, 1] shared 0
       args(%k, %k, %p, %p, %s : memref<8x2x64xbf16>, memref<8x2x64xbf16>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<8xi64>)
       constants [1.0 : f32, 2.0 : f32, 3.0 : f32, 4.0 : f32, 8 : i32, 112 : i64]

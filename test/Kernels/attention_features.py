@@ -1,6 +1,6 @@
 # RUN: %python %s --machine=%ptx_lib --library=%kernels_bc --llvm=%llvm_bin --work=%t
 
-"""Every feature of decode attention against double precision: window, soft cap, head dims, page sizes, groups, caches, rows, sinks, ALiBi.
+"""Every feature of decode attention against double precision: window, soft cap, head dims, also of V alone, page sizes, groups, caches, rows, sinks, ALiBi.
 
 Each feature alone with its edges; attention_sweep.py has the combinations.
 """
@@ -18,7 +18,7 @@ def main():
     def instance(arch=90, q_type=1, q_heads=4, kv_heads=2, head_dim=64, page_size=16, layout="nhd", cache_type=0, **more):
         return attention.add(arch=arch, q_type=q_type, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim,
                              page_size=page_size, cache_type=cache_type,
-                             layout=Layout(layout, page_size, kv_heads, head_dim, 2 if cache_type >= 2 else 1), **more)
+                             layout=Layout(layout, page_size, kv_heads, head_dim, 2 if cache_type >= 2 else 1, v_dim=more.get("v_head_dim")), **more)
 
     arches = (90, 80)
     window = {a: instance(a, has_window=1) for a in arches}
@@ -26,6 +26,13 @@ def main():
     cap = {a: instance(a, has_soft_cap=1, q_type=0) for a in arches}
     dims = [instance(90 if d % 32 else 80, head_dim=d, q_heads=6, num_splits=2) for d in (80, 96, 112, 192, 256)]
     dims += [instance(80 if d % 32 else 90, head_dim=d, q_heads=8, kv_heads=1) for d in (80, 112, 192, 256)]
+    # V with a head dim of its own.
+    values = [instance(90, head_dim=192, v_head_dim=128, q_heads=8, kv_heads=1), instance(80, head_dim=192, v_head_dim=128, q_heads=4, num_splits=2, layout="packed"),
+              instance(90, head_dim=128, v_head_dim=64, rows=4, has_window=1, layout="hnd", has_lse=0), instance(80, head_dim=64, v_head_dim=128, cache_type=1, q_type=0, page_size=4),
+              instance(90, head_dim=80, v_head_dim=256, q_heads=12, kv_heads=1, layout="mixed", num_splits=3), instance(80, head_dim=112, v_head_dim=80, page_size=1),
+              instance(90, head_dim=192, v_head_dim=128, cache_type=3, q_heads=8), instance(80, head_dim=64, v_head_dim=96, cache_type=2, q_type=0, layout="packed_head"),
+              instance(90, head_dim=192, v_head_dim=128, runtime_strides=1, layout="packed"), instance(90, head_dim=96, v_head_dim=64, token_scales=2, num_splits=2),
+              instance(90, head_dim=256, v_head_dim=64, page_size=256, q_type=2, out_type=3)]
     pages = [instance(90, head_dim=d, page_size=p) for d, p in ((128, 1), (64, 2), (80, 4), (128, 8), (256, 128), (64, 512))]
     groups = [instance(90, q_heads=g, kv_heads=1, head_dim=d) for g, d in ((17, 128), (32, 128), (40, 64), (71, 128), (128, 64), (20, 256))]
     groups.append(instance(80, q_heads=34, kv_heads=1, head_dim=128, num_splits=2))
@@ -71,6 +78,15 @@ def main():
             suite.attend(f"soft cap {c}", cap[arch], Batch(cap[arch][1], [1, 40, 200], softmax_scale=2.0, soft_cap=c))
     for n, i in enumerate(dims + pages + groups + single + strided + list(wide.values())):
         suite.attend("structure", i, Batch(i[1], [1, 17, 0, 100, 163], [1, 1, 1, 2, 1], seed=n), late=True)
+    for n, i in enumerate(values):
+        more = dict(window=20) if i[1]["has_window"] else dict()
+        suite.attend("V's own head dim", i, Batch(i[1], [1, 17, 0, 100, 163], [1, 1, 1, 2, 3], seed=n, o_scale=0.01, **more), late=bool(n & 1))
+    # A NaN in the last dims of K or of V, whichever has more.
+    for i in values[1], values[3]:
+        for which, dim in ("k", i[1]["head_dim"] - 1), ("v", i[1]["v_head_dim"] - 1):
+            batch = Batch(i[1], [40, 9])
+            batch.set_code(which, 0, 20, 0, dim, 0x7F)
+            suite.attend(f"NaN in the last dim of {which}", i, batch)
     for n, i in enumerate(sinks + alibi):
         w, c = (40 if i[1]["has_window"] else None), (20.0 if i[1]["has_soft_cap"] else None)
         suite.attend("sinks and ALiBi", i, Batch(i[1], [1, 17, 0, 100, 263, 2], [1, 1, 1, 2, 3, 4], seed=n, window=w, soft_cap=c))

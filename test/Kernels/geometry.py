@@ -2,6 +2,7 @@
 
 """Geometry.h: defaults fit their machines, splits follow the capacities, workspace sizes do not overflow."""
 import argparse
+import itertools
 import os
 import random
 import sys
@@ -29,10 +30,10 @@ def main():
         else:
             failures.append(text)
 
-    def values(arch, dim, group, page, rows=1, cache=0, q_type=1, **more):
+    def values(arch, dim, group, page, rows=1, cache=0, q_type=1, v_head_dim=None, **more):
         v = dict(arch=arch, q_type=q_type, cache_type=cache, q_heads=group, kv_heads=1, head_dim=dim, page_size=page, rows=rows,
-                 num_splits=4, has_window=0, math=0, token_scales=0)
-        t = g.tuning(arch, dim, g.columns_of(v), page, g.cache_bytes(cache), q_type)
+                 num_splits=4, has_window=0, math=0, token_scales=0, v_head_dim=v_head_dim or dim)
+        t = g.tuning(arch, dim, g.columns_of(v), page, g.cache_bytes(cache), q_type, v_head_dim=v_head_dim)
         v.update(tile=t["tile"], stages=t["stages"], unroll=t["unroll"], min_ctas=t["min_ctas"])
         v["split_tokens"] = g.granule(v["tile"], page)
         v.update(more)
@@ -59,6 +60,23 @@ def main():
                         expect(shared >= 4 * v["stages"] * 2 * v["tile"] * row, f"{v} has room for the rings")
                         expect(shared >= 4 * -(-columns // 8) * 8 * dim * 4, f"{v} has room for the merge")
 
+    # V with a head dim of its own: legal for every pair, with room for rings and merge.
+    for arch, limit in SHARED_PER_CTA.items():
+        for dim, v_dim in itertools.permutations((64, 80, 96, 112, 128, 192, 256), 2):
+            for group, rows in ((1, 1), (4, 1), (8, 1), (16, 1), (71, 1), (4, 4), (1, 8)):
+                for cache, q_type in ((0, 1), (1, 0), (3, 1), (0, 2)):
+                    v = values(arch, dim, group, 16, rows, cache, q_type, v_head_dim=v_dim)
+                    if rows > 1 and rows * group > 8 * min(4, 512 // v_dim):
+                        continue
+                    problem, columns, size = g.problem_of(v), g.columns_of(v), g.cache_bytes(cache)
+                    if limit < 1 << 17 and problem == "the rings exceed the shared memory of a CTA":
+                        expect(max(dim, v_dim) * size > 256, f"{v} is refused")
+                        continue
+                    shared = g.shared_of(v)
+                    expect(problem is None and shared <= limit, f"{v} is legal, {shared} bytes: {problem}")
+                    expect(shared >= 4 * v["stages"] * v["tile"] * (dim + v_dim) * size, f"{v} has room for the rings")
+                    expect(shared >= 4 * -(-columns // 8) * 8 * v_dim * 4, f"{v} has room for the merge")
+
     # Head blocks: no head is lost, and no block is idle.
     for dim in (64, 128, 256):
         for group in range(1, 129):
@@ -84,7 +102,7 @@ def main():
         expect(max(taken, default=0) < g.row_blocks(start, len(queries), rows), f"{queries} in blocks of {rows}: beyond the grid")
 
     base = values(90, 128, 4, 16)
-    refused = [dict(q_heads=129), dict(q_heads=6, kv_heads=4), dict(head_dim=72), dict(head_dim=48), dict(page_size=48),
+    refused = [dict(q_heads=129), dict(q_heads=6, kv_heads=4), dict(head_dim=72), dict(head_dim=48), dict(v_head_dim=72), dict(page_size=48),
                dict(page_size=0), dict(stages=1), dict(stages=7), dict(stages=3, unroll=2), dict(stages=3, unroll=3, has_window=1),
                dict(split_tokens=100), dict(split_tokens=0), dict(num_splits=0), dict(num_splits=65), dict(tile=64, split_tokens=256),
                dict(rows=9), dict(rows=0), dict(cache_type=2), dict(cache_type=3, q_type=0),
@@ -108,17 +126,17 @@ def main():
     for arch, limit in SHARED_PER_CTA.items():
         for dim in (64, 80, 96, 112, 128, 192, 256):
             for group in (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 71, 128):
-                warps = g.prefill_warps(arch, 1, 0, group, 1, dim, 16)
+                warps = g.prefill_warps(arch, 1, 0, group, 1, dim, dim, 16)
                 expect(warps in (2, 4, 8) or (limit < 1 << 17 and dim > 128), f"sm_{arch} D{dim} group {group}: {warps} warps")
                 columns = g.prefill_columns(group, dim)
                 expect(0 < columns <= (32 if dim <= 128 else 16), f"D{dim} group {group}: {columns} columns a warp")
                 expect(g.prefill_rows(group, dim, 4) * g.heads(group, 1, dim) == 4 * columns, f"D{dim} group {group}: rows of a CTA")
-                expect(not warps or g.prefill_shared(dim, columns, 1, warps) <= limit, f"sm_{arch} D{dim} group {group} fits")
-    expect(g.prefill_warps(90, 1, 3, 8, 1, 128, 16) == 0, "no prefill for caches that are not quantized")
+                expect(not warps or g.prefill_shared(dim, dim, columns, 1, warps) <= limit, f"sm_{arch} D{dim} group {group} fits")
+    expect(g.prefill_warps(90, 1, 3, 8, 1, 128, 128, 16) == 0, "no prefill for caches that are not quantized")
 
     # A chunk of few rows behind a long context is split over the machine, a batch that fills it is not.
     def prefill_splits(tokens, keys, kv_heads):
-        shared = g.prefill_shared(128, 32, 1, 8)
+        shared = g.prefill_shared(128, 128, 32, 1, 8)
         return g.choose_splits(90, shared, 256, 8, kv_heads, g.row_blocks(tokens, 1, 32), keys, function="g_prefill_splits")
 
     expect(prefill_splits(512, 131072, 1)[1] in range(6, 9), f"17 blocks over 131,072 keys: {prefill_splits(512, 131072, 1)}")
@@ -132,11 +150,11 @@ def main():
     expect(g.partials(1, 1, 3, 64, 2) % 16 == 0, "partials are multiples of 16 bytes")
 
     # The write grid covers every token.
-    for heads, dim in ((1, 64), (3, 64), (8, 128), (64, 128)):
-        units = 2 * heads * dim // 16
+    for heads, dim, v_dim in ((1, 64, 64), (3, 64, 64), (8, 128, 128), (64, 128, 128), (1, 192, 128), (2, 64, 256)):
+        units = heads * (dim + v_dim) // 16
         per_cta = max(1, 128 // units)
         for tokens in (1, 7, 128, 129):
-            expect(g.write_grid(tokens, heads, dim) == -(-tokens // per_cta), f"write grid {tokens} {heads} {dim}")
+            expect(g.write_grid(tokens, heads, dim, v_dim) == -(-tokens // per_cta), f"write grid {tokens} {heads} {dim}")
 
     for text in failures:
         print(f"FAIL {text}")

@@ -34,12 +34,12 @@ class Geometry:
 #include "Geometry.h"
 using namespace kvcache::kernels;
 extern "C" {
-int g_write_grid(int t, int h, int d) { return writeGrid(t, h, d); }
+int g_write_grid(int t, int h, int d, int vd) { return writeGrid(t, h, d, vd); }
 int g_prefill_rows(int g, int d, int w) { return prefillRows(g, d, w); }
 int g_prefill_step() { return prefillStep; }
 int g_prefill_columns(int g, int d) { return prefillColumns(g, d); }
-int g_prefill_shared(int d, int c, int q, int w) { return prefillSharedBytes(d, c, q, w); }
-int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int p) { return prefillWarps(a, qt, ct, q, k, d, p); }
+int g_prefill_shared(int d, int vd, int c, int q, int w) { return prefillSharedBytes(d, vd, c, q, w); }
+int g_prefill_warps(int a, int qt, int ct, int q, int k, int d, int vd, int p) { return prefillWarps(a, qt, ct, q, k, d, vd, p); }
 int g_mla_columns(int h, int r, int q) { return mlaColumns(h, r, q); }
 int g_mla_heads(int h, int r, int q) { return mlaHeadsPerCta(h, r, q); }
 int g_mla_rows(int h, int t, int s, int q) { return chooseMlaRows(h, t, s, q); }
@@ -55,26 +55,26 @@ const char *g_mla_problem(int a, int qt, int ct, int h, int l, int r, int rows, 
   return mlaProblem(a, qt, ct, h, l, r, rows, t, s, st, n);
 }
 int g_elementwise_grid(long long n) { return elementwiseGrid(n); }
-int g_token_scaled_write_grid(int t, int h, int d) { return tokenScaledWriteGrid(t, h, d); }
+int g_token_scaled_write_grid(int t, int h, int d, int vd) { return tokenScaledWriteGrid(t, h, d, vd); }
 int g_write_grid_y(int h, int p) { return writeGridY(h, p); }
 int g_cache_bytes(int c) { return cacheBytes(c); }
 int g_columns(int g, int r, int d) { return columnsPerCta(g, r, d); }
 int g_heads(int g, int r, int d) { return headsPerCta(g, r, d); }
 int g_choose_rows(int g, int d, int t, int s) { return chooseRows(g, d, t, s); }
 int g_row_blocks(int t, int s, int r) { return rowBlocks(t, s, r); }
-int g_shared(int d, int e, int c, int q, int t, int s, int m, int o) { return dynamicSharedBytes(d, e, c, q, t, s, m, o); }
+int g_shared(int d, int vd, int e, int c, int q, int t, int s, int m, int o) { return dynamicSharedBytes(d, vd, e, c, q, t, s, m, o); }
 long long g_partials(int x, int y, int c, int d, int n) { return partialsBytes(x, y, c, d, n); }
 long long g_counters(int x, int y, int n) { return countersBytes(x, y, n); }
 int g_grid_x(int q, int k, int r, int d) { return attentionGridX(q, k, r, d); }
 int g_granule(int t, int p) { return splitGranule(t, p); }
-int g_per_iteration(int d, int e, int t) { return kvBytesPerIteration(d, e, t); }
+int g_per_iteration(int d, int vd, int e, int t) { return kvBytesPerIteration(d, vd, e, t); }
 int g_ctas(int a, int s) { return ctasPerSM(a, s); }
 int g_ptx_version(int a) { return ptxVersion(a); }
-const char *g_problem(int a, int qt, int ct, int q, int k, int d, int p, int r, int t, int s, int u, int st, int n, int w, int m, int o) {
-  return attentionProblem(a, qt, ct, q, k, d, p, r, t, s, u, st, n, w, m, o);
+const char *g_problem(int a, int qt, int ct, int q, int k, int d, int vd, int p, int r, int t, int s, int u, int st, int n, int w, int m, int o) {
+  return attentionProblem(a, qt, ct, q, k, d, vd, p, r, t, s, u, st, n, w, m, o);
 }
-void g_defaults(int a, int d, int e, int c, int q, int p, int m, int token_scales, int *o) {
-  AttentionTuning t = attentionDefaults(a, d, e, c, q, p, m, token_scales);
+void g_defaults(int a, int d, int vd, int e, int c, int q, int p, int m, int token_scales, int *o) {
+  AttentionTuning t = attentionDefaults(a, d, vd, e, c, q, p, m, token_scales);
   o[0] = t.tile; o[1] = t.stages; o[2] = t.unroll; o[3] = t.minCtasPerSM;
 }
 void g_prefill_splits(int a, int s, int c, int w, int x, int y, long long k, int *o) {
@@ -101,9 +101,9 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
     def __getattr__(self, name):
         return getattr(self.lib, "g_" + name)
 
-    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1, math=0, token_scales=0):
+    def tuning(self, arch, head_dim, columns, page, element_bytes=1, q_type=1, math=0, token_scales=0, v_head_dim=None):
         out = (ctypes.c_int * 4)()
-        self.lib.g_defaults(arch, head_dim, element_bytes, columns, q_type, page, math, token_scales, out)
+        self.lib.g_defaults(arch, head_dim, v_head_dim or head_dim, element_bytes, columns, q_type, page, math, token_scales, out)
         return dict(tile=out[0], stages=out[1], unroll=out[2], min_ctas=out[3])
 
     def mla_tuning(self, v):
@@ -116,29 +116,29 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
         if "latent_dim" in v:
             return self.lib.g_mla_columns(v["heads"], v["rows"], v["q_type"])
         if v.get("prefill"):
-            return v["warps"] * self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
-        return self.lib.g_columns(v["q_heads"] // v["kv_heads"], v["rows"], v["head_dim"])
+            return v["warps"] * self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], value_dim(v))
+        return self.lib.g_columns(v["q_heads"] // v["kv_heads"], v["rows"], value_dim(v))
 
     def shared_of(self, v):
         """Dynamic shared memory for the constants of an attention instance."""
         if "latent_dim" in v:
             return self.lib.g_mla_shared(*(v[k] for k in ("arch", "cache_type", "latent_dim", "rope_dim")), self.columns_of(v), v["tile"], v["stages"])
         if v.get("prefill"):
-            columns = self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], v["head_dim"])
-            return self.lib.g_prefill_shared(v["head_dim"], columns, v["q_type"], v["warps"])
-        return self.lib.g_shared(v["head_dim"], self.lib.g_cache_bytes(v["cache_type"]), self.columns_of(v), v["q_type"],
+            columns = self.lib.g_prefill_columns(v["q_heads"] // v["kv_heads"], value_dim(v))
+            return self.lib.g_prefill_shared(v["head_dim"], value_dim(v), columns, v["q_type"], v["warps"])
+        return self.lib.g_shared(v["head_dim"], value_dim(v), self.lib.g_cache_bytes(v["cache_type"]), self.columns_of(v), v["q_type"],
                                  v["tile"], v["stages"], v["math"], v["token_scales"])
 
     def grid_of(self, v, rows, sequences):
         if "latent_dim" in v:
             per_cta = self.lib.g_mla_heads(v["heads"], v["rows"], v["q_type"])
             return -(-v["heads"] // per_cta), self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"]
-        return (self.lib.g_grid_x(v["q_heads"], v["kv_heads"], 1 if v.get("prefill") else v["rows"], v["head_dim"]),
+        return (self.lib.g_grid_x(v["q_heads"], v["kv_heads"], 1 if v.get("prefill") else v["rows"], value_dim(v)),
                 self.lib.g_row_blocks(rows, sequences, v["rows"]), v["num_splits"])
 
     def problem_of(self, v):
         text = self.lib.g_problem(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
-                                  v["page_size"], v["rows"], v["tile"], v["stages"], v["unroll"], v["split_tokens"],
+                                  value_dim(v), v["page_size"], v["rows"], v["tile"], v["stages"], v["unroll"], v["split_tokens"],
                                   v["num_splits"], v["has_window"], v["math"], v["token_scales"])
         return text.decode() if text else None
 
@@ -148,31 +148,41 @@ void g_splits(int a, int s, int p, int t, int x, int y, long long k, int *o) {
         return out[0], out[1]
 
 
-class Layout:
-    """Byte strides (page, token, head) of K and of V, and where V starts.
+def value_dim(v):
+    """The head dim of V and of outputs."""
+    return v.get("v_head_dim", v["head_dim"])
 
-    pitch: bytes from row to row, where rows are longer than their codes.
+
+class Layout:
+    """Byte strides (page, token, head) of K and of V, and where V starts; `page_bytes` hold a page of either.
+
+    pitch: bytes from row to row of K, where rows are longer than their codes; those of V are longer by as many.
     """
 
-    def __init__(self, name, page, heads, dim, element_bytes=1, pitch=0):
-        dim = pitch or dim * element_bytes
-        row, self.name, self.pitch = heads * dim, f"{name} pitch {pitch}" if pitch else name, pitch
+    def __init__(self, name, page, heads, dim, element_bytes=1, pitch=0, v_dim=None):
+        v_dim = (v_dim or dim) * element_bytes
+        dim *= element_bytes
+        if pitch:
+            dim, v_dim = pitch, v_dim + pitch - dim
+        row, v_row = heads * dim, heads * v_dim
+        self.name, self.pitch = f"{name} pitch {pitch}" if pitch else name, pitch
+        self.v_offset, self.page_bytes = None, page * max(row, v_row)
         if name == "nhd":  # [page][token][head][dim], V of its own
-            self.k = self.v = (page * row, row, dim)
-            self.v_offset, self.page_bytes = None, page * row
+            self.k, self.v = (page * row, row, dim), (page * v_row, v_row, v_dim)
         elif name == "hnd":
-            self.k = self.v = (page * row, dim, page * dim)
-            self.v_offset, self.page_bytes = None, page * row
-        elif name == "packed":  # [page][token][2][head][dim]
-            self.k = self.v = (2 * page * row, 2 * row, dim)
-            self.v_offset, self.page_bytes = row, 2 * page * row
-        elif name == "packed_head":  # [page][token][head][2 dim]
-            self.k = self.v = (2 * page * row, 2 * row, 2 * dim)
-            self.v_offset, self.page_bytes = dim, 2 * page * row
+            self.k, self.v = (page * row, dim, page * dim), (page * v_row, v_dim, page * v_dim)
+        elif name == "packed":  # [page][token][head][dim of K], then [head][dim of V]
+            self.page_bytes = page * (row + v_row)
+            self.k, self.v = (self.page_bytes, row + v_row, dim), (self.page_bytes, row + v_row, v_dim)
+            self.v_offset = row
+        elif name == "packed_head":  # [page][token][head][dims of K and V]
+            self.page_bytes = page * (row + v_row)
+            self.k = self.v = (self.page_bytes, row + v_row, dim + v_dim)
+            self.v_offset = dim
         elif name == "mixed":  # K NHD with gaps, V HND
             self.k = (page * row + 64 * row, row + 32, dim)
-            self.v = (page * row, dim, page * dim)
-            self.v_offset, self.page_bytes = None, page * row + 64 * row
+            self.v = (page * v_row, v_dim, page * v_dim)
+            self.page_bytes += 64 * row
         else:
             raise ValueError(name)
 
@@ -191,7 +201,7 @@ ATTENTION_CONSTANTS = [("arch", "i32"), ("q_type", "i32"), ("out_type", "i32"), 
                        ("tile", "i32"), ("stages", "i32"), ("unroll", "i32"), ("rows", "i32"),
                        ("has_window", "i32"), ("has_soft_cap", "i32"), ("has_sinks", "i32"), ("has_alibi", "i32"),
                        ("token_scales", "i32"), ("split_tokens", "i32"),
-                       ("num_splits", "i32"), ("has_lse", "i32"), ("math", "i32")]
+                       ("num_splits", "i32"), ("has_lse", "i32"), ("math", "i32"), ("v_head_dim", "i32")]
 STRIDES = ("k_page_stride", "k_token_stride", "k_head_stride", "v_page_stride", "v_token_stride", "v_head_stride")
 ROPE = [("rope_table", "p"), ("positions", "p")]
 ROPE_CONSTANTS = [("rotary_dim", "i32"), ("rope_interleaved", "i32"), ("rope_positions", "i32")]
@@ -201,13 +211,13 @@ WRITE_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32"), (
                    ("head_dim", "i32"), ("page_size", "i32"), ("k_page_stride", "i64"),
                    ("k_token_stride", "i32"), ("k_head_stride", "i32"), ("v_page_stride", "i64"),
                    ("v_token_stride", "i32"), ("v_head_stride", "i32"), ("k_scale_is_pow2", "i32"),
-                   ("v_scale_is_pow2", "i32"), ("per_head", "i32"), *ROPE_CONSTANTS]
+                   ("v_scale_is_pow2", "i32"), ("per_head", "i32"), *ROPE_CONSTANTS, ("v_head_dim", "i32")]
 
 # The write that computes scales of tokens.
 TOKEN_SCALED = [a for a in WRITE if a[0] not in ("k_scale", "v_scale")]
 TOKEN_SCALED[5:5] = [("k_scales", "p"), ("v_scales", "p")]
 TOKEN_SCALED_CONSTANTS = [c for c in WRITE_CONSTANTS if c[0] not in ("cache_type", "k_scale_is_pow2", "v_scale_is_pow2", "per_head")]
-TOKEN_SCALED_CONSTANTS[-3:-3] = [("token_scales", "i32")]
+TOKEN_SCALED_CONSTANTS[-4:-4] = [("token_scales", "i32")]
 # Its values: rows end in their scale, or side tensors have it.
 INLINE, SIDE = 1, 2
 
@@ -225,7 +235,7 @@ WRITE_LATENT_CONSTANTS = [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i
                           *ROPE_CONSTANTS]
 PREFILL = [a for a in ATTENTION if a[0] not in ("k_scales", "v_scales")]
 PREFILL_CONSTANTS = [c for c in ATTENTION_CONSTANTS if c[0] not in ("tile", "stages", "unroll", "rows", "token_scales", "math")]
-PREFILL_CONSTANTS += [("warps", "i32")]
+PREFILL_CONSTANTS.insert(-1, ("warps", "i32"))
 ELEMENTWISE = {
     "kvcache_quantize": ([("in", "p"), ("out", "p"), ("scale", "float"), ("count", "i64")],
                          [("arch", "i32"), ("in_type", "i32"), ("cache_type", "i32")]),
@@ -309,8 +319,9 @@ class Builder:
         v = dict(cache_type=0, rows=1, has_window=0, has_soft_cap=0, has_sinks=0, has_alibi=0, token_scales=0, has_lse=1, num_splits=1, math=0)
         v.update(values)
         v.setdefault("out_type", v["q_type"])
+        v["v_head_dim"] = value_dim(v)
         tuning = self.geometry.tuning(v["arch"], v["head_dim"], self.geometry.columns_of(v), v["page_size"],
-                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"], v["math"], v["token_scales"])
+                                      self.geometry.cache_bytes(v["cache_type"]), v["q_type"], v["math"], v["token_scales"], v["v_head_dim"])
         min_ctas = v.pop("min_ctas", tuning.pop("min_ctas"))
         for key in ("tile", "stages", "unroll"):
             v.setdefault(key, tuning[key])
@@ -338,14 +349,15 @@ class Builder:
                  num_splits=1, split_tokens=64)
         v.update(values)
         v.setdefault("out_type", v["q_type"])
+        v["v_head_dim"] = value_dim(v)
         g, group = self.geometry, v["q_heads"] // v["kv_heads"]
         v.setdefault("warps", g.prefill_warps(v["arch"], v["q_type"], v["cache_type"], v["q_heads"], v["kv_heads"], v["head_dim"],
-                                              v["page_size"]))
+                                              v["v_head_dim"], v["page_size"]))
         if not v["warps"]:
             raise ValueError(f"Geometry.h refuses {v}")
         layout = v.pop("layout")
         v.update(zip(STRIDES, layout.k + layout.v))
-        v.update(prefill=1, rows=g.prefill_rows(group, v["head_dim"], v["warps"]), tile=g.prefill_step(), stages=2, unroll=1)
+        v.update(prefill=1, rows=g.prefill_rows(group, v["v_head_dim"], v["warps"]), tile=g.prefill_step(), stages=2, unroll=1)
         ctas = g.ctas(v["arch"], g.shared_of(v))
         return (name, wrapper(name, "kvcache_prefill", PREFILL, PREFILL_CONSTANTS, v, min(ctas, 8 // v["warps"]), threads=32 * v["warps"])), v
 
@@ -383,7 +395,7 @@ class Builder:
         return (name, wrapper(name, function, arguments, constants, values, 1))
 
     def write(self, name, **values):
-        v = dict(NO_ROPE, cache_type=0, per_head=0) | values
+        v = dict(NO_ROPE, cache_type=0, per_head=0, v_head_dim=value_dim(values)) | values
         layout = v.pop("layout")
         v.update(zip(("k_page_stride", "k_token_stride", "k_head_stride"), layout.k))
         v.update(zip(("v_page_stride", "v_token_stride", "v_head_stride"), layout.v))

@@ -106,7 +106,7 @@ class Batch:
         self.token_scales = [(0.01 * 2.0 ** rng.uniform(-9, 9, (self.pages, page, heads))).astype(np.float32) for _ in range(2)]
         for scales in self.token_scales:
             scales[~self.slot_used] = np.nan
-        self.out_dim = dim
+        self.out_dim = s.get("v_head_dim", dim)
         self.fill(rng)
         self.q = rng.standard_normal((self.rows, s["q_heads"], dim)).astype(np.float32)
         self.q[self.total:] = np.nan
@@ -127,10 +127,10 @@ class Batch:
     def fill(self, rng):
         """K and V as codes [page][token][head][dim]; NaN in unused slots."""
         s = self.shape
-        heads, dim = s["kv_heads"], s["head_dim"]
-        self.k, self.v = (self.codes(rng, (self.pages, s["page_size"], heads, dim)) for _ in range(2))
+        heads = s["kv_heads"]
+        self.k, self.v = (self.codes(rng, (self.pages, s["page_size"], heads, dim)) for dim in (s["head_dim"], self.out_dim))
         for c in (self.k, self.v):
-            c[~self.slot_used] = np.where(np.arange(dim) % 2, *((0x7F, 0xFF) if s["cache_type"] < 2 else (0x7FC1, 0xFFFF))).astype(c.dtype)
+            c[~self.slot_used] = np.where(np.arange(c.shape[-1]) % 2, *((0x7F, 0xFF) if s["cache_type"] < 2 else (0x7FC1, 0xFFFF))).astype(c.dtype)
         if s["cache_type"] >= 2:
             self.k_scale = self.v_scale = np.float32(1)
         if s.get("per_head"):
@@ -155,26 +155,24 @@ class Batch:
     def pools(self):
         """K and V buffers (one for packed layouts) in the layout's strides, and maps of written bytes."""
         lay, s = self.layout, self.shape
-        page, heads, dim = s["page_size"], s["kv_heads"], s["head_dim"]
-
+        page, heads = s["page_size"], s["kv_heads"]
         codes = [np.ascontiguousarray(c).view(np.uint8) for c in (self.k, self.v)]
         size = self.pages * lay.page_bytes
         if s.get("token_scales") == INLINE:
             codes = [np.concatenate([c, scales[..., None].view(np.uint8)], -1) for c, scales in zip(codes, self.token_scales)]
             size -= lay.pitch - codes[0].shape[-1]  # the padding behind the last row is nobody's
 
-        def index(strides):
-            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :codes[0].shape[-1]]
+        def index(strides, row_bytes):
+            p, t, h, d = np.ogrid[:self.pages, :page, :heads, :row_bytes]
             return p * strides[0] + t * strides[1] + h * strides[2] + d
 
         pools, maps = [], []
         for _ in range(1 if lay.v_offset is not None else 2):
             pools.append(np.full(size, 0x7F, np.uint8))
             maps.append(np.zeros(size, np.uint8))
-        written = np.broadcast_to(self.slot_used[:, :, None, None], codes[0].shape)
-        ik, iv = index(lay.k), index(lay.v) + (lay.v_offset or 0)
-        pools[0][ik], maps[0][ik] = codes[0], written
-        pools[-1][iv], maps[-1][iv] = codes[1], written
+        for pool, written, c, strides, first in ((pools[0], maps[0], codes[0], lay.k, 0), (pools[-1], maps[-1], codes[1], lay.v, lay.v_offset or 0)):
+            at = first + index(strides, c.shape[-1])
+            pool[at], written[at] = c, np.broadcast_to(self.slot_used[:, :, None, None], c.shape)
         return pools, maps
 
     def query_bits(self):

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from kernel_build import SIDE, TYPES, Builder
+from kernel_build import SIDE, TYPES, Builder, value_dim
 from kernel_case import SENTINEL32, SENTINELS, Result
 from kernel_machine import Device
 
@@ -50,7 +50,7 @@ class Attention:
         _, v = instance
         g = self.builder.geometry
         x, y, splits = g.grid_of(v, batch.rows, len(batch.lengths))
-        floats = g.partials(x, y, g.columns_of(v), v["head_dim"], splits) // 4
+        floats = g.partials(x, y, g.columns_of(v), value_dim(v), splits) // 4
         words = g.counters(x, y, splits) // 4
         return np.full(max(floats, 4), np.nan, np.float32), np.zeros(max(words, 1), np.uint32)
 
@@ -163,14 +163,14 @@ class Write:
             # `scales` are the side tensors, which the kernel fills, if there are such.
             pointers[5:5] = [d.buffer(s, name, writable=True) for s, name in zip(scales, ("k_scales", "v_scales"))] or [0, 0]
             arguments = [*(np.uint64(p) for p in pointers), np.int32(rows), np.int64(pages * values["page_size"])]
-            return pools, d.launch(module, name, (g.token_scaled_write_grid(rows, heads, values["head_dim"]), 1, 1), 0, arguments)
+            return pools, d.launch(module, name, (g.token_scaled_write_grid(rows, heads, values["head_dim"], values["v_head_dim"]), 1, 1), 0, arguments)
         arguments = [np.uint64(p) for p in pointers]
         per_head = values["per_head"]
         # One scale for K and one for V; per head, an array of them each.
         arguments += [np.float32(x) for s in scales for x in (s if per_head else [s])]
         arguments += [np.int32(rows),
                       np.int64(pages * values["page_size"] if num_slots is None else num_slots)]
-        grid = (g.write_grid(rows, 1 if per_head else heads, values["head_dim"]), g.write_grid_y(heads, per_head), 1)
+        grid = (g.write_grid(rows, 1 if per_head else heads, values["head_dim"], values["v_head_dim"]), g.write_grid_y(heads, per_head), 1)
         return pools, d.launch(module, name, grid, 0, arguments)
 
 
@@ -257,7 +257,7 @@ def describe(instance):
         return (f"mla sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['heads']} heads {v['latent_dim']}+{v['rope_dim']} cache "
                 f"{v['cache_type']} page {v['page_size']} tile {v['tile']}x{v['stages']} splits {v['num_splits']}x{v['split_tokens']} "
                 f"rows {v['rows']} lse {v['has_lse']}")
-    return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']} "
+    return (f"{'prefill ' if v.get('prefill') else ''}sm_{v['arch']} {TYPES[v['q_type']]} to {TYPES[v['out_type']]} {v['q_heads']}/{v['kv_heads']} D{v['head_dim']}/{v['v_head_dim']} "
             f"page {v['page_size']} {v['layout'].name} tile {v['tile']}x{v['stages']} u{v['unroll']} "
             f"splits {v['num_splits']}x{v['split_tokens']} cache {v['cache_type']} lse {v['has_lse']} rows {v['rows']} "
             f"window {v['has_window']} cap {v['has_soft_cap']}{' fp8-math' if v.get('math') else ''}")

@@ -11,20 +11,25 @@ def main():
 
     def instance(arch=90, q_type=1, q_heads=4, kv_heads=2, head_dim=64, page_size=16, layout="nhd", **more):
         return suite.attention.add(prefill=1, arch=arch, q_type=q_type, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim,
-                                   page_size=page_size, layout=Layout(layout, page_size, kv_heads, head_dim), **more)
+                                   page_size=page_size, layout=Layout(layout, page_size, kv_heads, head_dim, 1, v_dim=more.get("v_head_dim")), **more)
 
     plain = [instance(90, q_heads=8, kv_heads=1, head_dim=128), instance(80, has_lse=0), instance(90, q_heads=3, kv_heads=1, head_dim=80, q_type=0),
              instance(80, q_heads=40, kv_heads=1, page_size=1), instance(90, q_heads=4, kv_heads=4, head_dim=256, layout="packed"),
              instance(90, q_heads=5, kv_heads=1, head_dim=112, page_size=128, layout="mixed"),
-             instance(90, cache_type=1, q_type=2, head_dim=64), instance(89, q_heads=8, kv_heads=1, head_dim=128, has_lse=0), instance(80, cache_type=1, head_dim=96, layout="hnd")]
+             instance(90, cache_type=1, q_type=2, head_dim=64), instance(89, q_heads=8, kv_heads=1, head_dim=128, has_lse=0), instance(80, cache_type=1, head_dim=96, layout="hnd"),
+             # V with a head dim of its own.
+             instance(90, q_heads=8, kv_heads=1, head_dim=192, v_head_dim=128), instance(80, head_dim=64, v_head_dim=80, layout="packed", cache_type=1),
+             instance(90, q_heads=4, head_dim=96, v_head_dim=256, layout="hnd", q_type=2), instance(89, q_heads=6, head_dim=192, v_head_dim=64, has_lse=0)]
     window = [instance(90, q_heads=8, kv_heads=2, has_window=1), instance(80, q_heads=8, kv_heads=2, has_window=1, has_lse=0)]
-    options = [instance(90, has_soft_cap=1, has_sinks=1, has_lse=0), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1)]
+    options = [instance(90, has_soft_cap=1, has_sinks=1, has_lse=0), instance(80, has_alibi=1), instance(90, has_alibi=1, has_window=1, has_sinks=1),
+               instance(80, head_dim=128, v_head_dim=64, has_window=1, has_soft_cap=1)]
     codes = [instance(90, q_type=3, out_type=1), instance(80, q_type=4, out_type=3, head_dim=80), instance(80, q_type=3, head_dim=128, q_heads=8)]
     # Splits, and decode rows among prompts, whose warps share the steps of a tile.
     mixed = [instance(90, q_heads=8, kv_heads=1, head_dim=128, num_splits=3, has_lse=0), instance(80, num_splits=5, split_tokens=128),
              instance(90, q_heads=16, kv_heads=2, head_dim=64, num_splits=2, has_window=1), instance(90, q_heads=20, kv_heads=1, head_dim=256, num_splits=4),
              instance(90, q_heads=6, kv_heads=1, head_dim=80, num_splits=3, has_window=1, has_sinks=1, has_alibi=1, out_type=0),
-             instance(80, q_heads=8, kv_heads=1, head_dim=128, has_soft_cap=1, num_splits=2)]
+             instance(80, q_heads=8, kv_heads=1, head_dim=128, has_soft_cap=1, num_splits=2),
+             instance(90, q_heads=16, kv_heads=1, head_dim=192, v_head_dim=128, num_splits=2)]
     suite.attention.compile()
 
     for n, i in enumerate(mixed):

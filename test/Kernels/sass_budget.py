@@ -66,6 +66,10 @@ def main():
                                      (0.04, 64, 128, dict(out_type=3)), (0.04, 64, 128, dict(out_type=2)), (0.02, 64, 128, dict(cache_type=3)), (0.07, 64, 128, dict(rows=4))):
         cases.append((90, budget, heads, 8, dim, 16, "nhd", 1, more))
     cases.append((90, 0.04, 64, 8, 128, 16, "nhd", 3, {}))
+    # V with a head dim of its own.
+    cases.append((90, 0.041, 64, 8, 192, 64, "nhd", 1, dict(v_head_dim=128)))
+    cases.append((90, 0.042, 64, 8, 64, 64, "nhd", 1, dict(v_head_dim=128)))
+    cases.append((80, 0.079, 64, 8, 192, 64, "nhd", 1, dict(v_head_dim=128)))
 
     failed = passed = 0
     rows = []
@@ -76,7 +80,7 @@ def main():
             _, budget, heads, kv_heads, dim, page, layout, q_type, more = case
             kernel, full = builder.attention(
                 f"k{len(kernels)}", arch=arch, q_type=q_type, q_heads=heads, kv_heads=kv_heads, head_dim=dim,
-                page_size=page, num_splits=4, layout=Layout(layout, page, kv_heads, dim, 2 if more.get("cache_type", 0) >= 2 else 1), **more)
+                page_size=page, num_splits=4, layout=Layout(layout, page, kv_heads, dim, 2 if more.get("cache_type", 0) >= 2 else 1, v_dim=more.get("v_head_dim")), **more)
             kernels.append(kernel)
             tuned = any(key in more for key in ("tile", "stages", "unroll", "min_ctas"))
             values.append((SLOTS[arch] if budget is True else budget, not tuned, layout, full))
@@ -120,8 +124,8 @@ def main():
                 shared = g.shared_of(v)
                 ctas = sass_counts.ctas_per_sm(arch, e["registers"], shared)
                 loop = e["loop"]
-                iterations = loop["kv_bytes"] / g.per_iteration(v["head_dim"], element, v["tile"])
-                flight = (v["stages"] - 1) * g.per_iteration(v["head_dim"], element, v["tile"]) * 4 * ctas
+                iterations = loop["kv_bytes"] / g.per_iteration(v["head_dim"], v["v_head_dim"], element, v["tile"])
+                flight = (v["stages"] - 1) * g.per_iteration(v["head_dim"], v["v_head_dim"], element, v["tile"]) * 4 * ctas
                 waits = e["outstanding_groups"]
                 what = "".join(f" {k}={v[k]}" for k in ("cache_type", "rows", "has_window", "has_soft_cap", "has_sinks", "has_alibi",
                                                         "runtime_strides") if v[k] > (k == "rows"))
@@ -157,7 +161,7 @@ def main():
                 if ctas < 1:
                     problems.append("does not fit on a multiprocessor")
                 rows.append((arch, f"{v['q_heads']}/{v['kv_heads']}", v["head_dim"], TYPES[v["q_type"]],
-                             v["page_size"], layout + what, f"{v['tile']} x {v['stages']}", loop["instructions"] // v["unroll"],
+                             v["page_size"], layout + what + f" V {v['v_head_dim']}" * (v["v_head_dim"] != v["head_dim"]), f"{v['tile']} x {v['stages']}", loop["instructions"] // v["unroll"],
                              f"{loop['slots_per_byte']:.4f}", e["registers"], shared, ctas, flight >> 10))
             if problems:
                 failed += 1

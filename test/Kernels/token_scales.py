@@ -26,22 +26,24 @@ def check_writes(suite, arch, rng):
     tokens, pages = 21, 3
     instances = {}
     # pitch: of rows that end in their scale; 0 for side tensors.
-    for heads, dim, rotary, interleaved, pitch in (
+    for heads, dim, rotary, interleaved, pitch, *v_dim in (
             (2, 64, 0, 0, 0), (3, 128, 0, 0, 0), (5, 80, 0, 0, 0), (1, 256, 64, 0, 0), (2, 112, 112, 1, 0), (4, 96, 24, 0, 0), (1, 16, 0, 0, 0),
-            (2, 64, 0, 0, 68), (3, 128, 0, 0, 144), (5, 80, 0, 0, 84), (1, 256, 64, 0, 260), (2, 112, 112, 1, 128)):
+            (2, 64, 0, 0, 68), (3, 128, 0, 0, 144), (5, 80, 0, 0, 84), (1, 256, 64, 0, 260), (2, 112, 112, 1, 128),
+            (3, 64, 32, 0, 0, 144), (2, 192, 0, 0, 0, 128), (2, 192, 0, 0, 196, 128)):
         for in_type in (0, 1, 2) if dim == 64 else (1,):
             layout = ("nhd", "hnd", "packed")[len(instances) % 3]
             instances[f"t{arch}_{heads}_{dim}_{rotary}_{in_type}_{pitch}"] = dict(
-                arch=arch, in_type=in_type, kv_heads=heads, head_dim=dim, page_size=16, token_scales=INLINE if pitch else SIDE,
-                layout=Layout(layout, 16, heads, dim, pitch=pitch), rotary_dim=rotary, rope_interleaved=interleaved,
+                arch=arch, in_type=in_type, kv_heads=heads, head_dim=dim, v_head_dim=v_dim[0] if v_dim else dim, page_size=16,
+                token_scales=INLINE if pitch else SIDE, layout=Layout(layout, 16, heads, dim, 1, pitch, *v_dim), rotary_dim=rotary, rope_interleaved=interleaved,
                 rope_positions=POSITIONS if rotary else 0)
     suite.write.add(instances)
     for name, v in instances.items():
-        heads, dim, lay = v["kv_heads"], v["head_dim"], v["layout"]
+        heads, lay = v["kv_heads"], v["layout"]
         slots, positions, written = rows(rng, tokens, pages * 16)
         if not v["rotary_dim"]:
             written = [t for t in range(tokens) if 0 <= slots[t] < pages * 16]
-        x = [rng.standard_normal((tokens, heads, dim)).astype(np.float32) * 10.0 ** rng.uniform(-3, 3, (tokens, heads, 1)) for _ in range(2)]
+        x = [rng.standard_normal((tokens, heads, v[dim])).astype(np.float32) * 10.0 ** rng.uniform(-3, 3, (tokens, heads, 1))
+             for dim in ("head_dim", "v_head_dim")]
         x[0][written[0], 0] = 0                   # the floor of the scale
         x[1][written[1], 0, 1] = np.nan           # no part of the scale
         x[1][written[2], 0, 0] = np.inf if v["in_type"] == 2 else 1e4
@@ -63,9 +65,10 @@ def check_writes(suite, arch, rng):
                     tensor[slots[t] // 16, slots[t] % 16] = own[t]
                 for h in range(heads):
                     at = base + slots[t] // 16 * strides[0] + slots[t] % 16 * strides[1] + h * strides[2]
-                    pool[at:at + dim] = codes[t, h]
+                    end = at + codes.shape[-1]
+                    pool[at:end] = codes[t, h]
                     if not scales:
-                        pool[at + dim:at + dim + 4] = own[t, h:h + 1].view(np.uint8)
+                        pool[end:end + 4] = own[t, h:h + 1].view(np.uint8)
         problems = findings + [f"pool {n}: {(a != b).sum()} codes differ" for n, (a, b) in enumerate(zip(pools, want)) if (a != b).any()]
         suite.check(name, problems + [f"{which} scales differ" for which, a, b in zip("kv", side, want_side)
                                       if (a.view(np.uint32) != b.view(np.uint32)).any()])
@@ -86,9 +89,11 @@ def main():
             (80, 1, 8, 1, 128, 64, "hnd", 132, dict(num_splits=2)), (90, 0, 6, 2, 64, 1, "packed", 68, dict(has_lse=0)),
             (90, 1, 16, 2, 80, 64, "packed", 84, {}), (80, 2, 4, 2, 96, 8, "nhd", 100, {}), (90, 1, 4, 2, 112, 32, "nhd", 116, dict(has_window=1, rows=4)),
             (90, 1, 4, 2, 112, 4, "hnd", 128, {}), (89, 1, 8, 4, 192, 16, "nhd", 196, {}), (90, 3, 4, 1, 256, 32, "hnd", 260, dict(has_soft_cap=1)),
-            (120, 1, 8, 2, 256, 16, "nhd", 272, dict(has_sinks=1, has_alibi=1, out_type=3))):
+            (120, 1, 8, 2, 256, 16, "nhd", 272, dict(has_sinks=1, has_alibi=1, out_type=3)),
+            (90, 1, 8, 2, 192, 16, "nhd", 0, dict(v_head_dim=128)), (90, 1, 8, 2, 192, 16, "packed", 196, dict(v_head_dim=128, num_splits=2)),
+            (80, 1, 4, 2, 64, 4, "hnd", 68, dict(v_head_dim=112))):
         shape = dict(arch=arch, q_type=q_type, q_heads=q_heads, kv_heads=kv_heads, head_dim=dim, page_size=page,
-                     layout=Layout(layout, page, kv_heads, dim, pitch=pitch), token_scales=INLINE if pitch else SIDE, **more)
+                     layout=Layout(layout, page, kv_heads, dim, 1, pitch, more.get("v_head_dim")), token_scales=INLINE if pitch else SIDE, **more)
         instance = suite.attention.add(**shape)
         queries = [1, 5, 1, 7, 1] if more.get("rows") else None
         batch = Batch(dict(instance[1]), [300, 33, 1, 64, 0] if not queries else [300, 33, 1, 64, 1], queries, k_scale=1, v_scale=1,

@@ -20,7 +20,7 @@ def expected(k, v, slots, pages, values, scales, fill, num_slots):
             if 0 <= slot < num_slots:
                 for h in range(values["kv_heads"]):
                     at = base + slot // page * strides[0] + slot % page * strides[1] + h * strides[2]
-                    pool[at:at + values["head_dim"]] = code[t, h]
+                    pool[at:at + code.shape[-1]] = code[t, h]
     return pools
 
 
@@ -30,17 +30,18 @@ def main():
     for arch in (90, 80):
         instances = {}
         for layout in ("nhd", "hnd", "packed", "packed_head", "mixed"):
-            for heads, dim, page in ((1, 64, 16), (3, 64, 32), (8, 128, 64), (20, 128, 16), (5, 64, 128)):
-                instances[f"write_{arch}_{layout}_{heads}_{dim}_{page}"] = dict(
-                    arch=arch, in_type=1, kv_heads=heads, head_dim=dim, page_size=page, k_scale_is_pow2=0,
-                    v_scale_is_pow2=0, layout=Layout(layout, page, heads, dim))
+            for heads, dim, v_dim, page in ((1, 64, 64, 16), (3, 64, 64, 32), (8, 128, 128, 64), (20, 128, 128, 16), (5, 64, 64, 128), (2, 192, 128, 16), (9, 64, 208, 4)):
+                instances[f"write_{arch}_{layout}_{heads}_{dim}_{v_dim}_{page}"] = dict(
+                    arch=arch, in_type=1, kv_heads=heads, head_dim=dim, v_head_dim=v_dim, page_size=page, k_scale_is_pow2=0,
+                    v_scale_is_pow2=0, layout=Layout(layout, page, heads, dim, v_dim=v_dim))
         suite.write.add(instances)
         for name, values in instances.items():
-            heads, dim, page, pages, tokens = values["kv_heads"], values["head_dim"], values["page_size"], 3, 21
+            heads, page, tokens = values["kv_heads"], values["page_size"], 21
+            pages = max(3, 24 // page)
             slots = rng.permutation(pages * page)[:tokens].astype(np.int64)
             slots[[2, 9]] = -1
             slots[5], slots[11], slots[12] = pages * page, 1 << 40, -(1 << 62)
-            k, v = (bf16_bits(rng.standard_normal((tokens, heads, dim)) * 8) for _ in range(2))
+            k, v = (bf16_bits(rng.standard_normal((tokens, heads, values[d])) * 8) for d in ("head_dim", "v_head_dim"))
             for fill in (0x00, 0xAA):
                 pools, findings = suite.write.run(name, k, v, slots, pages, (0.05, 0.3), fill=fill)
                 want = expected(k, v, slots, pages, values, (0.05, 0.3), fill, pages * page)
@@ -49,10 +50,10 @@ def main():
                 suite.check(f"{name} fill {fill:#x}", problems)
         # A scale for each KV head.
         scales = [0.05 * 1.7 ** np.arange(3), 0.3 / 1.3 ** np.arange(3)]
-        per_head = dict(arch=arch, in_type=1, kv_heads=3, head_dim=80, page_size=16, k_scale_is_pow2=0, v_scale_is_pow2=0,
-                        per_head=1, layout=Layout("packed", 16, 3, 80))
+        per_head = dict(arch=arch, in_type=1, kv_heads=3, head_dim=80, v_head_dim=64, page_size=16, k_scale_is_pow2=0, v_scale_is_pow2=0,
+                        per_head=1, layout=Layout("packed", 16, 3, 80, v_dim=64))
         suite.write.add({f"per_head_{arch}": per_head})
-        k, v = (bf16_bits(rng.standard_normal((21, 3, 80)) * 8) for _ in range(2))
+        k, v = (bf16_bits(rng.standard_normal((21, 3, dim)) * 8) for dim in (80, 64))
         slots = rng.permutation(48)[:21]
         pools, findings = suite.write.run(f"per_head_{arch}", k, v, slots, 3, scales)
         want = expected(k, v, slots, 3, per_head, [np.float32(s)[:, None] for s in scales], 0xAA, 48)

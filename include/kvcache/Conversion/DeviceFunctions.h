@@ -38,9 +38,16 @@ struct DeviceFunction {
   /// dimension `headDimension` over the blocks of a head. Without scales of
   /// that kind, `scales` is 0.
   unsigned constants, scales, headDimension;
-  /// Names of the structural constants, in order.
+  /// Names of the structural constants, in order. A launch leaves out a
+  /// `v_head_dim`, which is the last, if V has the `head_dim` of K.
   llvm::ArrayRef<llvm::StringRef> structure;
 
+  /// Whether a launch may have so many structural constants.
+  bool accepts(size_t constants) const {
+    return constants == structure.size() ||
+           (constants + 1 == structure.size() &&
+            structure.back() == "v_head_dim");
+  }
   /// The value of a structural constant, which exists.
   int64_t valueOf(llvm::StringRef constant,
                   llvm::ArrayRef<int64_t> values) const;
