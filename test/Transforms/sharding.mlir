@@ -237,3 +237,25 @@ func.func @latent_sequence(%q: tensor<8x16x576xbf16>, %l: tensor<8x512xbf16>, %p
   %r:2 = kvcache.mla_attention %q1 over %c outs(%o, %e) {softmax_scale = 0.125 : f64} : tensor<8x16x576xbf16>, !kvcache.cache<latent 512 + 64 x bf16> -> tensor<8x16x512xbf16>, tensor<8x16xf32>
   return %r#0, %r#1 : tensor<8x16x512xbf16>, tensor<8x16xf32>
 }
+
+// -----
+
+// Tokens over two axes: what both ranks along each have is gathered at once.
+
+// REMARK: remark: each of 6 ranks has tokens of its own of every sequence of @c
+// CHECK-LABEL: func.func @two_axes(%arg0: tensor<8x2x64xbf16>
+// CHECK: shard.all_gather %{{.*}} on @grid grid_axes = [2, 0] gather_axis = 0 : tensor<1x8x2x64xf32> -> tensor<6x8x2x64xf32>
+// CHECK-COUNT-5: kvcache.merge_states
+// CHECK-NOT: kvcache.merge_states
+shard.grid @grid(shape = 3x2x2)
+kvcache.scale_buffer @k : f32 dynamic
+kvcache.scale_buffer @v : f32 dynamic
+kvcache.cache_group @full page_size 16
+kvcache.cache @c of "layer" in @full : 2 x 64 x bf16 scales(@k, @v)
+func.func @two_axes(%q: tensor<8x4x64xbf16>, %o: tensor<8x4x64xbf16>) -> tensor<8x4x64xbf16> {
+  %s = shard.sharding @grid split_axes = [[], [1]] : !shard.sharding
+  %q1 = shard.shard %q to %s : tensor<8x4x64xbf16>
+  %c = kvcache.get_cache @c {kvcache.sequence_axes = {grid = @grid, axes = [2, 0]}} : !kvcache.cache<2 x 64 x bf16>
+  %r = kvcache.paged_attention %q1 over %c outs(%o) {softmax_scale = 0.125 : f64} : tensor<8x4x64xbf16>, !kvcache.cache<2 x 64 x bf16> -> tensor<8x4x64xbf16>
+  return %r : tensor<8x4x64xbf16>
+}
