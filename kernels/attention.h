@@ -444,19 +444,19 @@ KVCACHE_DEVICE void storeEmpty(const AttentionShape &shape, bool hasLse,
 }
 
 /// The accumulators of 16 dims and of the columns 2t and 2t + 1 go to shared
-/// memory, [column][dim] f32; `at`: column 2t, dim g of them, or dim 2g. Pairs
-/// of dims and a pitch of a multiple of 32 plus 4 floats keep the stores free
-/// of bank conflicts.
-KVCACHE_DEVICE void publishChunk(const AttentionShape &shape, u32 at, int pitch,
-                                 const float *o) {
+/// memory, [column][dim] f32; `at` + `offset`: column 2t, dim g of them, or dim
+/// 2g. Pairs of dims and a pitch of a multiple of 32 plus 4 floats keep the
+/// stores free of bank conflicts.
+KVCACHE_DEVICE void publishChunk(const AttentionShape &shape, u32 at,
+                                 int offset, int pitch, const float *o) {
   if (is16Bit(shape)) {
-    ptx::storeSharedF32(at, o[0]);
-    ptx::storeSharedF32(at + pitch, o[1]);
-    ptx::storeSharedF32(at + 32, o[2]);
-    ptx::storeSharedF32(at + pitch + 32, o[3]);
+    ptx::storeSharedF32(at, o[0], offset);
+    ptx::storeSharedF32(at, o[1], offset + pitch);
+    ptx::storeSharedF32(at, o[2], offset + 32);
+    ptx::storeSharedF32(at, o[3], offset + pitch + 32);
   } else {
-    ptx::storeSharedV2(at, o[0], o[2]);
-    ptx::storeSharedV2(at + pitch, o[1], o[3]);
+    ptx::storeSharedV2(at + offset, o[0], o[2]);
+    ptx::storeSharedV2(at + offset + pitch, o[1], o[3]);
   }
 }
 
@@ -508,7 +508,7 @@ KVCACHE_DEVICE void publish(const AttentionShape &shape, float cap, u32 shared,
              (is16Bit(shape) ? 4 : 8) * g;
 #pragma unroll
     for (int c = 0; c < vChunksOf(shape); ++c)
-      publishChunk(shape, at + 64 * c, pitch, state.o[i][c]);
+      publishChunk(shape, at, 64 * c, pitch, state.o[i][c]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = state.sum[i][h], negRef = state.negRef[i][h];

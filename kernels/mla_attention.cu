@@ -296,7 +296,7 @@ KVCACHE_DEVICE void addHalf(const MlaShape &shape, u32 k, int first, int last,
 #pragma unroll
     for (int j = 0; j < count; ++j) {
       u32 r[4];
-      ptx::ldmatrix(r, k + (m + j) * 16 * pitchOf(shape.a) + 32 * c);
+      ptx::ldmatrix(r, k, (m + j) * 16 * pitchOf(shape.a) + 32 * c);
 #pragma unroll
       for (int i = 0; i < shape.warpN; ++i) {
 #pragma unroll
@@ -576,7 +576,7 @@ KVCACHE_DEVICE void mlaOutputs(const MlaShape &shape, const Areas &areas,
     for (int i = 0; i < shape.tilesN; i += 2) {
       u32 r[4];
       if (shape.tilesN > 1)
-        ptx::ldmatrixTrans(r, probs + m * 16 * probPitch + i * 16);
+        ptx::ldmatrixTrans(r, probs, m * 16 * probPitch + i * 16);
       else
         ptx::ldmatrixTransHalf(r, probs + m * 16 * probPitch);
       b[i][0] = r[0];
@@ -589,7 +589,7 @@ KVCACHE_DEVICE void mlaOutputs(const MlaShape &shape, const Areas &areas,
 #pragma unroll
     for (int c = 0; c < dims / 16; ++c) {
       u32 r[4];
-      ptx::ldmatrixTrans(r, v + m * 16 * pitch + 32 * c);
+      ptx::ldmatrixTrans(r, v, m * 16 * pitch + 32 * c);
 #pragma unroll
       for (int i = 0; i < shape.tilesN; ++i)
         product(shape.a, state.o[i][c], r[0], r[1], r[2], r[3], b[i][0],
@@ -832,7 +832,7 @@ mlaAttention(const MlaShape &shape, const u8 *q, const u8 *pages,
                warp * (latent / mlaWarps) * 4 + 4 * g;
 #pragma unroll
       for (int c = 0; c < latent / 16 / mlaWarps; ++c)
-        publishChunk(a, at + 64 * c, pitch, state.o[j][c]);
+        publishChunk(a, at, 64 * c, pitch, state.o[j][c]);
     }
     ptx::ctaSync();
 #pragma unroll 1

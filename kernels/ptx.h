@@ -9,6 +9,9 @@
 //
 // In the pictures a warp's lane is 4 g + t with g = 0..7 and t = 0..3.
 //
+// An `offset` must be a constant once the kernel is inlined and its loops are
+// unrolled: it is part of the address, and no addition of its own.
+//
 // Built by clang without a CUDA toolkit (-nocudainc -nocudalib).
 //
 //===----------------------------------------------------------------------===//
@@ -303,10 +306,11 @@ KVCACHE_DEVICE u32 atomicIncWrap(u32 *p, u32 limit) {
 //            bytes 4t..4t+3 of row g
 //
 // which is one pair of b16, or four 8-bit codes.
-KVCACHE_DEVICE void ldmatrix(u32 *r, u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
+KVCACHE_DEVICE void ldmatrix(u32 *r, u32 address, int offset = 0) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4+%5];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+      : "r"(address), "i"(offset));
 }
 // ldmatrix.sync.aligned.m8n8.x2.shared.b16: matrices 0 and 1 of the above,
 // with the addresses of lanes 0..15
@@ -324,11 +328,11 @@ KVCACHE_DEVICE void ldmatrixTransHalf(u32 *r, u32 address) {
 //
 //            low half:  bytes 2g, 2g+1 of row 2t
 //            high half: bytes 2g, 2g+1 of row 2t+1
-KVCACHE_DEVICE void ldmatrixTrans(u32 *r, u32 address) {
+KVCACHE_DEVICE void ldmatrixTrans(u32 *r, u32 address, int offset = 0) {
   asm volatile(
-      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4+%5];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-      : "r"(address));
+      : "r"(address), "i"(offset));
 }
 // movmatrix.sync.aligned.m8n8.trans.b16
 //
@@ -599,8 +603,9 @@ KVCACHE_DEVICE void storeSharedV4(u32 a, const u32 *x) {
                "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
-KVCACHE_DEVICE void storeSharedF32(u32 a, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(x) : "memory");
+KVCACHE_DEVICE void storeSharedF32(u32 a, float x, int offset = 0) {
+  asm volatile("st.shared.f32 [%0+%2], %1;" ::"r"(a), "f"(x), "i"(offset)
+               : "memory");
 }
 KVCACHE_DEVICE void storeSharedU32(u32 a, u32 x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(x) : "memory");
