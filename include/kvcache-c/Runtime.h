@@ -201,7 +201,7 @@ typedef struct KvcacheLayerInfo {
   const char *id;          /**< "layer0": prefix of its buffers' names */
   const char *name;        /**< in the graph */
   const char *cache;       /**< layers that share a cache name the same */
-  const char *elementType; /**< of the cache */
+  const char *elementType; /**< of keys and values */
   const char *layout;      /**< nhd, hnd, packed, strides:... */
   int64_t queryHeads, kvHeads, headDim, pageSize;
   /** Exact. Of a cache with a scale for each KV head, the largest. */
@@ -225,6 +225,12 @@ KVCACHE_API size_t kvcacheBundleLayerCount(const KvcacheBundle *bundle);
 KVCACHE_API KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle,
                                              size_t index,
                                              KvcacheLayerInfo *out);
+/** Where the scales are that the write computes for each token and KV head:
+ * "side" (in buffers of their own) or "inline" (behind the codes of each row,
+ * whose buffers are of u8); an empty string of other caches, null of no layer.
+ */
+KVCACHE_API const char *
+kvcacheBundleLayerTokenScales(const KvcacheBundle *bundle, size_t index);
 /** The scales of a layer's keys (role 'k') or values ('v'): one, or one for
  * each KV head; the one of FP8 queries ('q') or outputs ('o'). Copies at most
  * `count`; returns how many there are, 0 for a layer or role that is not there.

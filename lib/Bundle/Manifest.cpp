@@ -32,6 +32,9 @@ constexpr NamedValue<Provenance> provenances[] = {
     {Provenance::Maximum, "maximum"},
     {Provenance::Override, "override"}};
 
+constexpr NamedValue<TokenScales> tokenScales[] = {
+    {TokenScales::Side, "side"}, {TokenScales::Inline, "inline"}};
+
 constexpr NamedValue<BufferRole> bufferRoles[] = {
     {BufferRole::Activation, "activation"},
     {BufferRole::Cache, "cache"},
@@ -125,6 +128,12 @@ std::string_view provenanceName(Provenance provenance) {
 }
 std::optional<Provenance> parseProvenance(std::string_view name) {
   return valueOf(provenances, name);
+}
+std::string_view tokenScalesName(TokenScales storage) {
+  return nameOf(tokenScales, storage);
+}
+std::optional<TokenScales> parseTokenScales(std::string_view name) {
+  return valueOf(tokenScales, name);
 }
 std::string_view bufferRoleName(BufferRole role) {
   return nameOf(bufferRoles, role);
@@ -490,7 +499,7 @@ std::string cacheCompatibility(const Layer &layer) {
   if (layer.isLatent())
     key += ";rope=" + std::to_string(layer.ropeDim);
   if (layer.hasTokenScales())
-    key += ";token_scales";
+    key += ";token_scales=" + std::string(tokenScalesName(layer.tokenScales));
   for (const auto &[role, scale] :
        {std::pair("k", &layer.kScale), std::pair("v", &layer.vScale)}) {
     if (scale->perHead.empty())

@@ -294,6 +294,9 @@ Layer readLayer(const Value &value) {
     layer.ropeDim = member->integer(1, 1 << 16);
   object.read("page_size", layer.pageSize, 1, 1 << 20);
   object.read("layout", layer.layout);
+  if (object.optional("token_scales"))
+    object.read("token_scales", layer.tokenScales, parseTokenScales,
+                "side or inline");
   object.required("softmax_scale", [&](const Value &member) {
     Object softmax(member);
     layer.softmaxScale = readScalar(softmax);

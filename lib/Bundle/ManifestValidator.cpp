@@ -464,17 +464,20 @@ private:
       if (failure)
         return;
       ElementType type = manifest.findBuffer(*cache)->elementType;
-      if (type != layer.elementType)
+      ElementType expected = layer.pageElementType();
+      if (type != expected)
         fail(where, quoted(*cache) + " is of " +
                         std::string(elementTypeName(type)) +
                         ", expected the layer's " +
-                        std::string(elementTypeName(layer.elementType)));
+                        std::string(elementTypeName(expected)));
     }
-    if (names.kScales.empty() != names.vScales.empty() ||
+    bool isSide = layer.tokenScales == TokenScales::Side;
+    if (names.kScales.empty() == isSide || names.vScales.empty() == isSide ||
         (layer.hasTokenScales() &&
          (layer.isLatent() || layer.elementType != ElementType::F8E4M3FN)))
       fail(path + ".k_scales",
-           "expected scales of tokens for both K and V of f8E4M3FN");
+           "expected scales of tokens for both K and V of f8E4M3FN, just when "
+           "token_scales is side");
     for (const std::string *scales : {&names.kScales, &names.vScales}) {
       if (scales->empty())
         continue;
@@ -733,21 +736,26 @@ private:
                       "latent form, as layer " + quoted(launch.layer) +
                       " is, found " + std::string(launchOpName(launch.op)));
     bool writes = isWrite(launch.op);
+    auto isUsed = [&](const std::string &name) {
+      return std::any_of(launch.arguments.begin(), launch.arguments.end(),
+                         [&](const Argument &argument) {
+                           return argument.kind == Argument::Kind::Buffer &&
+                                  argument.buffer == name;
+                         });
+    };
+    // A copy of pages takes the pages, or the scales beside them.
+    bool ofScales = copies && !names.kScales.empty() && isUsed(names.kScales);
     for (const std::string *name : {writes      ? &names.key
                                     : needsNone ? &names.querySource
+                                    : ofScales  ? &names.kScales
                                     : copies    ? &names.kCache
                                                 : &names.query,
                                     writes      ? &names.value
                                     : needsNone ? &names.query
+                                    : ofScales  ? &names.vScales
                                     : copies    ? &names.vCache
                                                 : &names.output}) {
-      bool isUsed =
-          std::any_of(launch.arguments.begin(), launch.arguments.end(),
-                      [&](const Argument &argument) {
-                        return argument.kind == Argument::Kind::Buffer &&
-                               argument.buffer == *name;
-                      });
-      if (!isUsed)
+      if (!isUsed(*name))
         return fail(path + ".arguments",
                     "expected " + quoted(*name) + " of layer " +
                         quoted(launch.layer) + " among them, found it nowhere");

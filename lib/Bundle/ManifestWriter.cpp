@@ -124,6 +124,8 @@ JsonValue layerJson(const Layer &layer) {
     object.set("rope_dim", layer.ropeDim);
   object.set("page_size", layer.pageSize);
   object.set("layout", layer.layout);
+  if (layer.hasTokenScales())
+    object.set("token_scales", name(tokenScalesName(layer.tokenScales)));
   JsonValue softmax = JsonValue::object();
   setScalar(softmax, layer.softmaxScale);
   softmax.set("from", layer.softmaxScaleFrom);

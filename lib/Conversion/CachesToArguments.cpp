@@ -36,15 +36,14 @@ int64_t sizeOr(std::optional<uint64_t> capacity) {
 }
 
 MemRefType getPagesType(CacheOp cache) {
-  CacheType type = cache.getCacheType();
   CacheGroupOp group = cache.getGroupOp();
   MLIRContext *context = cache.getContext();
-  return MemRefType::get({sizeOr(group.getNumPages()),
-                          static_cast<int64_t>(group.getPageSize()),
-                          type.getNumHeads(), type.getRowWidth()},
-                         type.getElementType(),
-                         StridedLayoutAttr::get(context, ShapedType::kDynamic,
-                                                cache.getPageStrides()));
+  return MemRefType::get(
+      {sizeOr(group.getNumPages()), static_cast<int64_t>(group.getPageSize()),
+       cache.getCacheType().getNumHeads(), cache.getRowWidth()},
+      cache.getPageElementType(),
+      StridedLayoutAttr::get(context, ShapedType::kDynamic,
+                             cache.getPageStrides()));
 }
 
 class CachesToArgumentsPass
@@ -164,7 +163,7 @@ private:
         add(".k_cache");
         add(".v_cache");
       }
-      if (cache.getTokenScales())
+      if (cache.hasSideScales())
         for (StringRef suffix : {".k_scales", ".v_scales"})
           signature.buffers.push_back({(cache.getSymName() + suffix).str(),
                                        BufferRole::Cache,
@@ -216,7 +215,7 @@ private:
       auto tables = function.getArguments().drop_front(
           first + signature.firstOfGroup[cache.getGroupOp()]);
       OpBuilder at(get);
-      bool hasScales = cache.getTokenScales();
+      bool hasScales = cache.hasSideScales();
       Value view = ViewCacheOp::create(
           at, get.getLoc(), get.getHandle().getType(), get.getCacheAttr(),
           pages[0], pages[cache.getCacheType().isLatent() ? 0 : 1], tables[0],

@@ -207,12 +207,14 @@ private:
                    bool rotates,
                    function_ref<void(Builder &, Value, Value)> body);
   void writeTokenScaled(Builder &b, Value rows, ValueRange row, int64_t width,
-                        bool rotates, Value amax, Value pages, Value scales,
-                        ValueRange token);
+                        bool rotates, Value amax, FloatType type, Value pages,
+                        Value scales, ValueRange token);
   void writeTiles(Builder &b, WriteLatentOp op, Value latent, Value rope,
                   Value row, ValueRange token);
   Value readCache(Builder &b, CacheType type, Value pages, ValueRange token,
                   Value d, bool isRotary);
+  Value readTokenScale(Builder &b, CacheOp cache, Value scales, Value pages,
+                       ValueRange token);
   void attendRow(Builder &b, AttentionOpInterface op, Value sequence, Value row,
                  Value position);
 
@@ -465,6 +467,7 @@ void ReferenceLowering::lower(WriteOp op) {
   Value amax;
   if (cache.getTokenScales())
     amax = stackBuffer(op, 1, b.getF32Type());
+  auto codes = dyn_cast<FloatType>(cache.getCacheType().getElementType());
   if (quantized) {
     sides[0].scale = getScale(b, cache.getKScaleOp());
     sides[1].scale = getScale(b, cache.getVScaleOp());
@@ -479,7 +482,7 @@ void ReferenceLowering::lower(WriteOp op) {
                          writeTokenScaled(b, side.rows, {row, head},
                                           cache.getCacheType().getHeadDim(),
                                           /*rotates=*/&side == &sides[0], amax,
-                                          side.pages, side.tokenScales,
+                                          codes, side.pages, side.tokenScales,
                                           {page, token, head});
                          continue;
                        }
@@ -499,13 +502,13 @@ void ReferenceLowering::lower(WriteOp op) {
   op.erase();
 }
 
-/// A row of one head with a scale of its own.
+/// A row of one head with a scale of its own, in `scales` or, without these,
+/// behind its codes.
 void ReferenceLowering::writeTokenScaled(Builder &b, Value rows, ValueRange row,
                                          int64_t width, bool rotates,
-                                         Value amax, Value pages, Value scales,
+                                         Value amax, FloatType type,
+                                         Value pages, Value scales,
                                          ValueRange token) {
-  auto type =
-      cast<FloatType>(cast<MemRefType>(pages.getType()).getElementType());
   Value zero = index(b, 0);
   store(b, real32(b, 0.0f), amax, zero);
   forElements(
@@ -520,15 +523,20 @@ void ReferenceLowering::writeTokenScaled(Builder &b, Value rows, ValueRange row,
   Value scale = arith::MaxNumFOp::create(
       b, arith::DivFOp::create(b, load(b, amax, zero), real32(b, largest)),
       real32(b, 1e-6f));
-  store(b, scale, scales, token);
+  if (scales)
+    store(b, scale, scales, token);
+  else
+    writeBytes(b, scale, pages, token, index(b, width));
   Value reciprocal = arith::DivFOp::create(b, real32(b, 1.0f), scale);
   forElements(
       b, rows, row, width, rotates, [&](Builder &b, Value d, Value element) {
         Value product = mul(b, toF32(b, arithmetic, element), reciprocal);
+        Value code = roundSaturating(b, arithmetic.widen(b, product), type);
+        if (!scales)
+          return writeBytes(b, code, pages, token, d);
         SmallVector<Value> indices(token);
         indices.push_back(d);
-        store(b, roundSaturating(b, arithmetic.widen(b, product), type), pages,
-              indices);
+        store(b, code, pages, indices);
       });
 }
 
@@ -652,6 +660,11 @@ Value ReferenceLowering::readBytes(Builder &b, FloatType type, Value pages,
 /// latter are read in two ways, so `d` is known to be rotary or latent.
 Value ReferenceLowering::readCache(Builder &b, CacheType type, Value pages,
                                    ValueRange token, Value d, bool isRotary) {
+  if (!type.isTileScaled() &&
+      cast<MemRefType>(pages.getType()).getElementType().isInteger(8))
+    return arithmetic.widen(
+        b,
+        readBytes(b, cast<FloatType>(type.getElementType()), pages, token, d));
   if (!type.isTileScaled()) {
     SmallVector<Value> indices(token);
     indices.push_back(d);
@@ -670,6 +683,18 @@ Value ReferenceLowering::readCache(Builder &b, CacheType type, Value pages,
                      arith::MulIOp::create(b, tile, index(b, 4)));
   Value scale = readBytes(b, b.getF32Type(), pages, token, offset);
   return mul(b, arithmetic.widen(b, code), arithmetic.widen(b, scale));
+}
+
+/// The scale of a token in f64, in `scales` or behind the codes of its row;
+/// null if the cache has none.
+Value ReferenceLowering::readTokenScale(Builder &b, CacheOp cache, Value scales,
+                                        Value pages, ValueRange token) {
+  if (!cache.getTokenScales())
+    return nullptr;
+  return arithmetic.widen(
+      b, scales ? load(b, scales, token)
+                : readBytes(b, b.getF32Type(), pages, token,
+                            index(b, cache.getCacheType().getHeadDim())));
 }
 
 /// All query heads of one row, at `position` of its sequence.
@@ -741,10 +766,9 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
         product = dot(zero, headDim, real(b, 0.0), /*isRotary=*/false);
       }
       Value scaled = mul(b, product, scoreScale);
-      if (view.getKScales())
-        scaled = mul(b, scaled,
-                     arithmetic.widen(
-                         b, load(b, view.getKScales(), {page, token, kvHead})));
+      if (Value own = readTokenScale(b, cache, view.getKScales(),
+                                     view.getKPages(), {page, token, kvHead}))
+        scaled = mul(b, scaled, own);
       if (a.softCap) {
         Value cap = real(b, *a.softCap);
         scaled =
@@ -778,10 +802,10 @@ void ReferenceLowering::attendRow(Builder &b, AttentionOpInterface op,
           Value page = pageOf(b, key);
           Value token = arith::RemUIOp::create(b, key, pageSize);
           Value weight = p;
-          if (view.getVScales())
-            weight = mul(b, p,
-                         arithmetic.widen(b, load(b, view.getVScales(),
-                                                  {page, token, kvHead})));
+          if (Value own =
+                  readTokenScale(b, cache, view.getVScales(), view.getVPages(),
+                                 {page, token, kvHead}))
+            weight = mul(b, p, own);
           loop(b, zero, valueDim, [&](Builder &b, Value d) {
             Value v =
                 readCache(b, type, view.getVPages(), {page, token, kvHead}, d,
@@ -968,6 +992,8 @@ void ReferenceLowering::lower(CopyPagesOp op) {
   SmallVector<Value, 2> pools = {view.getKPages()};
   if (view.getVPages() != view.getKPages())
     pools.push_back(view.getVPages());
+  if (view.getKScales())
+    pools.append({view.getKScales(), view.getVScales()});
   loop(b, zero, dim(b, pairs, 0), [&](Builder &b, Value pair) {
     Value pages[] = {loadIndex(b, pairs, {pair, zero}),
                      loadIndex(b, pairs, {pair, index(b, 1)})};
@@ -984,10 +1010,16 @@ void ReferenceLowering::lower(CopyPagesOp op) {
     for (Value pool : pools)
       loop(in, zero, dim(in, pool, 1), [&](Builder &b, Value token) {
         loop(b, zero, dim(b, pool, 2), [&](Builder &b, Value head) {
-          loop(b, zero, dim(b, pool, 3), [&](Builder &b, Value d) {
-            store(b, load(b, pool, {pages[0], token, head, d}), pool,
-                  {pages[1], token, head, d});
-          });
+          auto copy = [&](Builder &b, ArrayRef<Value> element) {
+            SmallVector<Value> from = {pages[0]}, to = {pages[1]};
+            llvm::append_range(from, element);
+            llvm::append_range(to, element);
+            store(b, load(b, pool, from), pool, to);
+          };
+          if (cast<MemRefType>(pool.getType()).getRank() == 3)
+            return copy(b, {token, head}); // scales of tokens
+          loop(b, zero, dim(b, pool, 3),
+               [&](Builder &b, Value d) { copy(b, {token, head, d}); });
         });
       });
   });

@@ -45,19 +45,20 @@ struct LaunchBuilder {
   void structural64(int64_t value) {
     structure.push_back(builder.getI64IntegerAttr(value));
   }
-  /// Strides of the pages of K and V, in bytes: in the code, or constants that
-  /// follow all others and that the runtime may replace.
-  void strides(ArrayRef<int64_t> page, bool atRunTime) {
-    for (StringRef side : {"k", "v"}) {
+  /// Strides of the pages of K and V, or of what else there is `of` them, in
+  /// bytes: in the code, or constants that follow all others; the runtime may
+  /// replace those of pages.
+  void strides(ArrayRef<int64_t> page, bool atRunTime, StringRef of = "") {
+    for (const std::string &side : {("k" + of).str(), ("v" + of).str()}) {
       if (!atRunTime) {
         structural64(page[0]);
         structural(page[1]);
         structural(page[2]);
         continue;
       }
-      i64(page[0], (side + "_page_stride").str());
-      i32(page[1], (side + "_token_stride").str());
-      i32(page[2], (side + "_head_stride").str());
+      i64(page[0], side + "_page_stride");
+      i32(page[1], side + "_token_stride");
+      i32(page[2], side + "_head_stride");
     }
   }
 
@@ -92,10 +93,22 @@ public:
     CacheOp op;
     CacheGroupOp group;
     ViewCacheOp view;
-    int type;                        // as the device library numbers it
+    int type, tokenScales;           // as the device library numbers them
     SmallVector<float> k, v;         // one scale, or one for each KV head
     SmallVector<int64_t, 4> strides; // bytes
     int64_t maxTokens, maxSequences, maxPages, numPages;
+
+    /// The least bytes of a copy between rows: those that end in their scale
+    /// may be multiples of 4 bytes apart, others of 16.
+    int minCopyWidth() const {
+      return tokenScales == geometry::InlineTokenScales ? 4 : 16;
+    }
+    /// Bytes of a copy between rows of these strides.
+    int copyWidth() const {
+      return geometry::copyWidth(strides[0], strides[1], strides[2]);
+    }
+    /// "4 bytes a copy, ...", where rows end in their scale and are not padded.
+    std::string narrowCopiesText() const;
   };
 
 private:
@@ -191,10 +204,19 @@ private:
   void explainSplits(InFlightDiagnostic &remark,
                      const geometry::SplitChoice &split, int64_t ctas,
                      int64_t shared, int64_t keys, int64_t perIteration) const;
+  void launchBefore(Operation *op, const LaunchBuilder &launch,
+                    StringRef kernel, StringRef function, geometry::Grid grid,
+                    int64_t shared, int64_t minCtasPerSM, StringAttr layer,
+                    int64_t threads = geometry::threadsPerCta);
+  /// The same in the place of `op`.
   void replace(Operation *op, const LaunchBuilder &launch, StringRef kernel,
                StringRef function, geometry::Grid grid, int64_t shared,
                int64_t minCtasPerSM, StringAttr layer,
-               int64_t threads = geometry::threadsPerCta);
+               int64_t threads = geometry::threadsPerCta) {
+    launchBefore(op, launch, kernel, function, grid, shared, minCtasPerSM,
+                 layer, threads);
+    op->erase();
+  }
 };
 
 } // namespace mlir::kvcache

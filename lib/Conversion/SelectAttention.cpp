@@ -100,7 +100,7 @@ FailureOr<int> KernelSelector::chooseMath(PagedAttentionOp op, Cache &cache,
   if (!why && prefills)
     why = "the prefill kernel, chosen because max-tokens is at least 16 "
           "times max-sequences, has no fp8-math";
-  if (!why && cache.op.getTokenScales())
+  if (!why && cache.tokenScales)
     why = "probabilities that carry scales of tokens do not fit codes";
   if (!why)
     return numerics;
@@ -192,7 +192,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   // With room for many rows of each sequence, tiles of K and V serve all rows
   // of a CTA. They are converted without scales of tokens, and with strides
   // that are known.
-  const bool tokenScales = cache->op.getTokenScales();
+  const bool tokenScales = cache->tokenScales != geometry::NoTokenScales;
   int warps = !tokenScales && !runtimeStrides &&
                       cache->maxTokens >= kPrefillRows * cache->maxSequences
                   ? geometry::prefillWarps(arch, *query, cache->type, heads,
@@ -254,8 +254,12 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
       warps ? geometry::splitGranule(tuning.tile, page) : split.splitTokens,
       split.numSplits, op.getWindow().has_value(), *math, tokenScales);
   if (!problem && !geometry::attentionStridesAreLegal(
-                      cache->strides[0], cache->strides[1], cache->strides[2]))
-    problem = "pages need strides of multiples of 16 bytes";
+                      cache->strides[0], cache->strides[1], cache->strides[2],
+                      cache->minCopyWidth()))
+    problem = cache->minCopyWidth() == 4
+                  ? "rows that end in their scale need strides of multiples of "
+                    "4 bytes"
+                  : "pages need strides of multiples of 16 bytes";
   if (problem)
     return op.emitError() << "no attention kernel for queries of "
                           << queryType.getElementType() << ", " << heads << "/"
@@ -310,8 +314,10 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
        Twine(page) + (op.getWindow() ? "_window" : "") +
        (op.getSoftCap() ? "_cap" : "") + (op.getSinks() ? "_sinks" : "") +
        (op.getAlibiSlopes() ? "_alibi" : "") +
-       (tokenScales ? "_tokenscales" : "") + (perHead ? "_perhead" : "") +
-       (runtimeStrides ? "_strided" : "") +
+       (cache->tokenScales == geometry::InlineTokenScales ? "_inlinescales"
+        : tokenScales                                     ? "_tokenscales"
+                                                          : "") +
+       (perHead ? "_perhead" : "") + (runtimeStrides ? "_strided" : "") +
        (*math == geometry::MathFP8 ? "_fp8math" : ""))
           .str();
   auto addFeatures = [&] {
@@ -359,8 +365,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   launch.structural(tuning.unroll);
   launch.structural(rows);
   addFeatures();
-  launch.structural(tokenScales ? geometry::SideTokenScales
-                                : geometry::NoTokenScales);
+  launch.structural(cache->tokenScales);
   launch.structural(split.splitTokens);
   launch.structural(split.numSplits);
   launch.structural(op.getLse() ? 1 : 0);
@@ -369,7 +374,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   addWorkspaces(program, launch, name, gridX, gridY, columns, vDim,
                 split.numSplits);
   addPerHead();
-  if (tokenScales)
+  if (cache->tokenScales == geometry::SideTokenScales)
     launch.buffers.append({cache->view.getKScales(), cache->view.getVScales()});
   InFlightDiagnostic remark =
       op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
@@ -386,6 +391,8 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
          << " KiB in flight on a multiprocessor)";
   if (tuning.unroll > 1)
     remark << ", unrolled by " << tuning.unroll << tunedMark("unroll");
+  if (cache->copyWidth() != 16)
+    remark << ", " << cache->narrowCopiesText();
   if (rows > 1)
     remark << ", " << rows << " rows of a sequence in a CTA"
            << tunedMark("rows");

@@ -134,17 +134,19 @@ LogicalResult KernelSelector::select(CopyPagesOp op) {
   if (failed(cache))
     return failure();
   CacheType type = cache->op.getCacheType();
-  int page = cache->group.getPageSize(), heads = type.getNumHeads(),
-      sides = type.isLatent() ? 1 : 2;
-  int rowBytes =
-      type.getRowWidth() * type.getElementType().getIntOrFloatBitWidth() / 8;
+  int page = cache->group.getPageSize(), heads = type.getNumHeads();
+  int rowBytes = cache->op.getRowWidth() *
+                 cache->op.getPageElementType().getIntOrFloatBitWidth() / 8;
+  int width = geometry::copyWidth(0, 0, rowBytes);
   auto pairsType = cast<MemRefType>(op.getPairs().getType());
   int64_t pairs =
       pairsType.isDynamicDim(0) ? cache->numPages : pairsType.getDimSize(0);
   const char *problem = nullptr;
-  if (rowBytes % 16 || llvm::any_of(ArrayRef(cache->strides).drop_back(),
-                                    [](int64_t s) { return s % 16 != 0; }))
-    problem = "rows of a head and strides must be multiples of 16 bytes";
+  if (rowBytes % width ||
+      llvm::any_of(ArrayRef(cache->strides).drop_back(),
+                   [width](int64_t s) { return s % width != 0; }))
+    problem = "rows of a head and strides must be multiples of 16 bytes, or "
+              "both of 4";
   else if (!pairsType.getLayout().isIdentity())
     problem = "pairs need a contiguous buffer";
   if (problem)
@@ -153,26 +155,37 @@ LogicalResult KernelSelector::select(CopyPagesOp op) {
                           << "'): " << problem;
 
   OpBuilder builder(op);
-  LaunchBuilder launch(builder);
-  launch.buffers = {cache->view.getKPages()};
-  if (sides == 2)
-    launch.buffers.push_back(cache->view.getVPages());
-  launch.buffers.push_back(op.getPairs());
-  launch.i64(cache->numPages, "num_pages");
-  launch.structural(arch);
-  launch.structural(heads);
-  launch.structural(page);
-  launch.structural(rowBytes);
-  launch.structural(sides == 2 ? rowBytes : 0);
-  launch.strides(cache->strides, /*atRunTime=*/true);
-  std::string name = launch.name(Twine("copy_pages_h") + Twine(heads) + "_b" +
-                                 Twine(rowBytes) + "_p" + Twine(page));
-  geometry::Grid grid = geometry::copyPagesGrid(
-      pairs, sides * geometry::copyUnits(heads, rowBytes, page));
-  op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
-                  << ", 16 bytes a thread, grid " << grid.x << " x " << grid.y
-                  << " x 1";
-  replace(op, launch, name, "kvcache_copy_pages", grid, 0, 0,
-          cache->op.getSymNameAttr());
+  auto copy = [&](Value k, Value v, int rowBytes, ArrayRef<int64_t> strides,
+                  StringRef of) {
+    LaunchBuilder launch(builder);
+    launch.buffers = {k};
+    if (v)
+      launch.buffers.push_back(v);
+    launch.buffers.push_back(op.getPairs());
+    launch.i64(cache->numPages, "num_pages");
+    launch.structural(arch);
+    launch.structural(heads);
+    launch.structural(page);
+    launch.structural(rowBytes);
+    launch.structural(v ? rowBytes : 0);
+    launch.strides(strides, /*atRunTime=*/true, of);
+    std::string name = launch.name(Twine("copy_pages_h") + Twine(heads) + "_b" +
+                                   Twine(rowBytes) + "_p" + Twine(page));
+    geometry::Grid grid = geometry::copyPagesGrid(
+        pairs, (v ? 2 : 1) * geometry::copyUnits(heads, rowBytes, page));
+    op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
+                    << ", " << geometry::copyWidth(0, 0, rowBytes)
+                    << " bytes a thread, grid " << grid.x << " x " << grid.y
+                    << " x 1";
+    launchBefore(op, launch, name, "kvcache_copy_pages", grid, 0, 0,
+                 cache->op.getSymNameAttr());
+  };
+  copy(cache->view.getKPages(),
+       type.isLatent() ? Value() : cache->view.getVPages(), rowBytes,
+       cache->strides, "");
+  if (cache->tokenScales == geometry::SideTokenScales)
+    copy(cache->view.getKScales(), cache->view.getVScales(), 4,
+         {int64_t(4) * heads * page, 4 * heads, 4}, "_scales");
+  op.erase();
   return success();
 }

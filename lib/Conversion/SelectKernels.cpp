@@ -167,9 +167,11 @@ FailureOr<KernelSelector::Cache> KernelSelector::describe(CacheOpInterface op) {
     std::tie(cache.maxSequences, cache.maxTokens) =
         program.getRoom(cache.group);
   for (int64_t stride : cache.op.getPageStrides())
-    cache.strides.push_back(cache.type == geometry::TileScaled
-                                ? stride
-                                : stride * geometry::cacheBytes(cache.type));
+    cache.strides.push_back(
+        stride * cache.op.getPageElementType().getIntOrFloatBitWidth() / 8);
+  cache.tokenScales = cache.op.hasInlineScales() ? geometry::InlineTokenScales
+                      : cache.op.hasSideScales() ? geometry::SideTokenScales
+                                                 : geometry::NoTokenScales;
   if (std::max(cache.strides[1], cache.strides[2]) >
       std::numeric_limits<int32_t>::max())
     return op->emitError()
@@ -243,11 +245,19 @@ void KernelSelector::addLatent(LaunchBuilder &launch, Cache &cache) {
   launch.structural(cache.strides[1]);
 }
 
-void KernelSelector::replace(Operation *op, const LaunchBuilder &launch,
-                             StringRef kernel, StringRef function,
-                             geometry::Grid grid, int64_t shared,
-                             int64_t minCtasPerSM, StringAttr layer,
-                             int64_t threads) {
+std::string KernelSelector::Cache::narrowCopiesText() const {
+  return "copies of 4 bytes, because rows that end in their scale are " +
+         std::to_string(strides[2]) +
+         " bytes apart: four times as many; strides of multiples of "
+         "16 bytes (kv-layout=strides:PAGE,TOKEN,HEAD) or token-scales=side "
+         "avoid them";
+}
+
+void KernelSelector::launchBefore(Operation *op, const LaunchBuilder &launch,
+                                  StringRef kernel, StringRef function,
+                                  geometry::Grid grid, int64_t shared,
+                                  int64_t minCtasPerSM, StringAttr layer,
+                                  int64_t threads) {
   OpBuilder builder(op);
   LaunchOp::create(builder, op->getLoc(), kernel, function,
                    ArrayRef<int64_t>{grid.x, grid.y, grid.z},
@@ -258,7 +268,6 @@ void KernelSelector::replace(Operation *op, const LaunchBuilder &launch,
                    minCtasPerSM ? builder.getI64IntegerAttr(minCtasPerSM)
                                 : IntegerAttr());
   ++numLaunches;
-  op->erase();
 }
 
 LogicalResult KernelSelector::run() {

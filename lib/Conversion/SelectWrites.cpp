@@ -56,18 +56,20 @@ LogicalResult KernelSelector::select(WriteOp op) {
       page = cache->group.getPageSize();
   bool perHead = cache->k.size() > 1;
   if (!geometry::writeIsLegal(heads, dim, page, cache->strides[0],
-                              cache->strides[1], cache->strides[2]))
+                              cache->strides[1], cache->strides[2],
+                              cache->minCopyWidth()))
     return op.emitError() << "no write kernel for " << heads << " KV heads of "
                           << dim << " in pages of " << page << " with layout "
                           << cache->op.getLayoutText()
                           << "; the head dim must be a multiple of 16, and "
-                             "strides multiples of 16 bytes";
+                             "strides multiples of "
+                          << cache->minCopyWidth() << " bytes";
 
   OpBuilder builder(op);
   LaunchBuilder launch(builder);
   launch.buffers = {op.getKey(), op.getValue(), cache->view.getKPages(),
                     cache->view.getVPages(), cache->view.getSlots()};
-  if (cache->op.getTokenScales())
+  if (cache->tokenScales)
     return selectTokenScaled(op, *cache, *input, launch);
   addScales(launch, cache->k, "k_scale", "k_scale[head]");
   addScales(launch, cache->v, "v_scale", "v_scale[head]");
@@ -111,7 +113,8 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
            << "no write kernel with token scales takes the strides of pages "
               "at run time; compile without runtime-strides, with a "
               "kv-layout that says the strides";
-  launch.buffers.append({cache.view.getKScales(), cache.view.getVScales()});
+  if (cache.tokenScales == geometry::SideTokenScales)
+    launch.buffers.append({cache.view.getKScales(), cache.view.getVScales()});
   launch.i32(cache.maxTokens, "max_tokens");
   launch.i64(cache.numPages * page, "num_pages * page_size");
   launch.structural(arch);
@@ -120,12 +123,17 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
   launch.structural(dim);
   launch.structural(page);
   launch.strides(cache.strides, /*atRunTime=*/false);
-  launch.structural(geometry::SideTokenScales);
+  launch.structural(cache.tokenScales);
   std::string rope = addRope(launch, op);
-  std::string name =
-      launch.name(Twine("write_token_scaled_") + activationName(input) + "_" +
-                  cacheName(cache.type) + "_h" + Twine(heads) + "_d" +
-                  Twine(dim) + "_p" + Twine(page) + rope);
+  std::string name = launch.name(
+      Twine("write_token_scaled_") + activationName(input) + "_" +
+      cacheName(cache.type) + "_h" + Twine(heads) + "_d" + Twine(dim) + "_p" +
+      Twine(page) +
+      (cache.tokenScales == geometry::InlineTokenScales ? "_inline" : "") +
+      rope);
+  if (cache.copyWidth() != 16)
+    op.emitRemark() << "layer '" << cache.op.getLayer() << "': " << name << ", "
+                    << cache.narrowCopiesText();
   replace(
       op, launch, name, "kvcache_write_token_scaled",
       {geometry::tokenScaledWriteGrid(cache.maxTokens, heads, dim, dim), 1, 1},

@@ -191,8 +191,10 @@ LogicalResult CacheOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (getStrides() && !acceptsStrides(*getStrides())) // (C9)
     return emitOpError() << "has strides [" << *getStrides()
                          << "] of page, token and head, with which rows of "
-                         << getCacheType() << " in pages of "
-                         << getGroupOp().getPageSize() << " tokens overlap";
+                         << getCacheType()
+                         << (hasInlineScales() ? " and their scales" : "")
+                         << " in pages of " << getGroupOp().getPageSize()
+                         << " tokens overlap";
   for (FlatSymbolRefAttr name : {getKScaleAttr(), getVScaleAttr()}) {
     auto scale = lookup<ScaleBufferOp>(symbols, *this, name); // (C2)
     if (!scale)
@@ -221,8 +223,7 @@ ScaleBufferOp CacheOp::getVScaleOp() {
 }
 
 SmallVector<int64_t, 4> CacheOp::getPageStrides() {
-  int64_t heads = getCacheType().getNumHeads(),
-          dim = getCacheType().getRowWidth();
+  int64_t heads = getCacheType().getNumHeads(), dim = getRowWidth();
   int64_t pageSize = getGroupOp().getPageSize();
   int64_t half = pageSize * heads * dim;
   switch (getLayout()) {
@@ -240,9 +241,14 @@ SmallVector<int64_t, 4> CacheOp::getPageStrides() {
 
 bool CacheOp::acceptsStrides(ArrayRef<int64_t> strides) {
   CacheType type = getCacheType();
-  return ::kvcache::kernels::rowsAreApart(
-      strides[0], strides[1], strides[2], getGroupOp().getPageSize(),
-      type.getNumHeads(), type.getRowWidth());
+  return ::kvcache::kernels::rowsAreApart(strides[0], strides[1], strides[2],
+                                          getGroupOp().getPageSize(),
+                                          type.getNumHeads(), getRowWidth());
+}
+
+Type CacheOp::getPageElementType() {
+  return hasInlineScales() ? IntegerType::get(getContext(), 8)
+                           : getCacheType().getElementType();
 }
 
 std::string CacheOp::getLayoutText() {
@@ -269,7 +275,7 @@ int64_t CacheOp::getValueOffset() {
   if (getLayout() != Layout::Packed)
     return 0;
   return getGroupOp().getPageSize() * getCacheType().getNumHeads() *
-         getCacheType().getHeadDim();
+         getRowWidth();
 }
 
 //===----------------------------------------------------------------------===//
@@ -358,10 +364,11 @@ static LogicalResult verifyPages(Operation *op, CacheOp cache,
                                  TypeRange pages) {
   CacheType type = cache.getCacheType();
   int64_t expected[] = {static_cast<int64_t>(cache.getGroupOp().getPageSize()),
-                        type.getNumHeads(), type.getRowWidth()};
+                        type.getNumHeads(), cache.getRowWidth()};
+  Type element = cache.getPageElementType();
   for (Type page : pages) {
     auto shaped = cast<ShapedType>(page);
-    bool matches = shaped.getElementType() == type.getElementType();
+    bool matches = shaped.getElementType() == element;
     for (int i = 0; i < 3; ++i)
       matches &= shaped.getDimSize(i + 1) == expected[i];
     if (!matches)
@@ -369,7 +376,7 @@ static LogicalResult verifyPages(Operation *op, CacheOp cache,
              << "pages of @" << cache.getSymName() << " must be "
              << (isa<MemRefType>(page) ? "memref" : "tensor") << "<pages x "
              << expected[0] << " x " << expected[1] << " x " << expected[2]
-             << " x " << type.getElementType() << ">, but are " << page;
+             << " x " << element << ">, but are " << page;
   }
   return success();
 }
@@ -420,7 +427,7 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
                << getCacheAttr() << " has " << layout[i];
   }
   bool hasBoth = getKScales() && getVScales();
-  bool matches = hasBoth == cache->getTokenScales() &&
+  bool matches = hasBoth == cache->hasSideScales() &&
                  hasBoth == (getKScales() || getVScales());
   for (Value scales : {getKScales(), getVScales()})
     if (matches && scales) {
@@ -430,8 +437,10 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
                     cache->getTokenScalesType().getShape().drop_front();
     }
   if (!matches) { // (C6)
-    if (!cache->getTokenScales())
-      return emitOpError() << getCacheAttr() << " has no token scales";
+    if (!cache->hasSideScales())
+      return emitOpError() << getCacheAttr() << " has no token scales"
+                           << (cache->hasInlineScales() ? " but in its rows"
+                                                        : "");
     return emitOpError() << "needs the token scales of " << getCacheAttr()
                          << ", two " << cache->getTokenScalesType();
   }
@@ -449,12 +458,12 @@ LogicalResult WithPagesOp::verifySymbolUses(SymbolTableCollection &) {
   if (failed(cache))
     return failure();
   if (!cache->getGroupOp())
-    return success();          // the cache's own verifier reports it
-  if (cache->getTokenScales()) // (C5)
+    return success();         // the cache's own verifier reports it
+  if (cache->hasSideScales()) // (C5)
     return emitOpError() << "has no room for the token scales of "
                          << getCacheAttr()
                          << "; use 'kvcache.get_cache', whose memory is no "
-                            "value, or a cache of fp8";
+                            "value, 'token_scales inline', or a cache of fp8";
   size_t count = cache->getCacheType().isLatent() ? 1 : 2;
   if (getPages().size() != count) // (C2)
     return emitOpError() << "has " << getPages().size() << " pages; expected "
@@ -663,12 +672,6 @@ LogicalResult CopyPagesOp::verify() {
   auto pairs = cast<ShapedType>(getPairs().getType());
   if (pairs.getDimSize(1) != 2) // (C1)
     return emitOpError() << "pairs must be [pairs, 2], but are " << pairs;
-  CacheOp cache = getCacheDeclaration(getCache());
-  if (cache && cache.getTokenScales()) // (C2)
-    return emitOpError() << "copies pages, but not the token scales of @"
-                         << cache.getSymName()
-                         << "; copy both outside the graph, or use a cache of "
-                            "fp8";
   return success();
 }
 

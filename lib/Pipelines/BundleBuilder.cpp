@@ -120,6 +120,8 @@ private:
 void BundleBuilder::addOptions() {
   auto &map = manifest().options;
   map["kv-cache-dtype"] = std::string(options.kvCacheDtype);
+  if (!options.tokenScales.empty())
+    map["token-scales"] = std::string(options.tokenScales);
   map["scale-policy"] = std::string(options.scalePolicy);
   map["kv-layout"] = std::string(options.kvLayout);
   map["math"] = std::string(options.math);
@@ -211,6 +213,9 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     layer.ropeDim = type.getRopeDim();
     layer.pageSize = cache.getGroupOp().getPageSize();
     layer.layout = cache.getLayoutText();
+    if (cache.getTokenScales())
+      layer.tokenScales = *bundle::parseTokenScales(
+          stringifyTokenScales(*cache.getTokenScales()));
     layer.kScale = makeScale(cache.getKScaleOp());
     layer.vScale = makeScale(cache.getVScaleOp());
     manifest().layers.push_back(std::move(layer));

@@ -41,11 +41,13 @@ void mlir::kvcache::buildScalePipeline(OpPassManager &pm,
   config.softCap = options.softCap;
   config.window = options.window;
   config.tpSize = options.tpSize;
+  config.tpRank = options.tpRank;
   pm.addPass(createApplyModelConfig(config));
 
   ResolveCacheTypesOptions types;
   types.checkpoint = options.checkpoint;
   types.kvCacheDtype = options.kvCacheDtype;
+  types.tokenScales = options.tokenScales;
   types.skipLayers = llvm::to_vector(options.skipLayers);
   pm.addPass(createResolveCacheTypes(types));
 

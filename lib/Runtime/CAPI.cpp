@@ -411,6 +411,14 @@ KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle, size_t index,
   });
 }
 
+const char *kvcacheBundleLayerTokenScales(const KvcacheBundle *bundle,
+                                          size_t index) {
+  if (index >= kvcacheBundleLayerCount(bundle))
+    return nullptr;
+  return tokenScalesName(bundle->bundle.manifest.layers[index].tokenScales)
+      .data();
+}
+
 size_t kvcacheBundleLayerScales(const KvcacheBundle *bundle, size_t index,
                                 char role, float *scales, size_t count) {
   if (index >= kvcacheBundleLayerCount(bundle))

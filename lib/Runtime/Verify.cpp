@@ -80,7 +80,7 @@ std::vector<uint8_t> encodeRow(const Layer &layer, float scale,
     for (uint8_t byte : encode(type, x, scale))
       bytes.push_back(byte);
   };
-  if (layer.elementType != ElementType::U8) {
+  if (!layer.isTileScaled()) {
     for (float x : row)
       append(layer.elementType, x, scale);
     return bytes;
@@ -127,7 +127,8 @@ double ulp(ElementType type, double x) {
 }
 
 /// Element offset of an index by a buffer's strides.
-int64_t offsetOf(const Buffer &buffer, std::initializer_list<int64_t> index) {
+template <typename Index = std::initializer_list<int64_t>>
+int64_t offsetOf(const Buffer &buffer, const Index &index) {
   int64_t offset = 0;
   size_t dim = 0;
   for (int64_t i : index)
@@ -153,10 +154,12 @@ struct Elements {
   std::vector<uint8_t> memory; // of the owner
   uint64_t base = 0;           // of the view, in memory
 
-  double at(std::initializer_list<int64_t> index) const {
+  template <typename Index = std::initializer_list<int64_t>>
+  double at(const Index &index) const {
     return decode(buffer->elementType, byteAt(index));
   }
-  const uint8_t *byteAt(std::initializer_list<int64_t> index) const {
+  template <typename Index = std::initializer_list<int64_t>>
+  const uint8_t *byteAt(const Index &index) const {
     return memory.data() + base +
            uint64_t(offsetOf(*buffer, index)) *
                elementTypeBytes(buffer->elementType);
@@ -259,8 +262,9 @@ public:
       for (size_t d = 0; d < dim; ++d)
         sum += q[d] * element(keys, page, t % layer.pageSize, kvHead, d);
       double score = sum * kScale * softmaxScale;
-      if (keyScales.buffer)
-        score *= keyScales.at({page, t % layer.pageSize, kvHead});
+      if (layer.hasTokenScales())
+        score *=
+            scaleOfToken(keyScales, keys, page, t % layer.pageSize, kvHead);
       if (layer.softCap) {
         double cap = layer.softCap->value();
         score = cap * std::tanh(score / cap);
@@ -298,14 +302,15 @@ public:
     result.lse = largest + std::log(total);
     // Probabilities are f16 in a kernel, and bf16 over a bf16 cache and over
     // fp8_ds_mla rows.
-    const bool isBrain = layer.elementType == ElementType::BF16 ||
-                         layer.elementType == ElementType::U8;
+    const bool isBrain =
+        layer.elementType == ElementType::BF16 || layer.isTileScaled();
     const double unit = isBrain ? 0x1p-8 : 0x1p-9;
     for (int64_t t = first; t < visible; ++t) {
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
-      if (valueScales.buffer)
-        p *= valueScales.at({page, t % layer.pageSize, kvHead});
+      if (layer.hasTokenScales())
+        p *=
+            scaleOfToken(valueScales, values, page, t % layer.pageSize, kvHead);
       for (size_t d = 0; d < valueDim; ++d) {
         double v =
             vScale * element(values, page, t % layer.pageSize, kvHead, d);
@@ -372,11 +377,21 @@ private:
     return rounding;
   }
 
+  /// The scale of a token, beside the pages or behind the codes of its row.
+  double scaleOfToken(const Elements &scales, const Elements &cache,
+                      int64_t page, int64_t offset, int64_t head) const {
+    return layer.hasInlineScales()
+               ? decode(ElementType::F32,
+                        cache.byteAt({page, offset, head, layer.headDim}))
+               : scales.at({page, offset, head});
+  }
+
   /// An element of a row, without the layer's scale.
   double element(const Elements &cache, int64_t page, int64_t offset,
                  int64_t head, size_t d) const {
-    if (layer.elementType != ElementType::U8)
-      return cache.at({page, offset, head, int64_t(d)});
+    if (!layer.isTileScaled())
+      return decode(layer.elementType,
+                    cache.byteAt({page, offset, head, int64_t(d)}));
     const uint8_t *row = cache.byteAt({page, offset, head, 0});
     const uint8_t *scales = row + layer.valueDim();
     const uint8_t *rope = scales + layer.valueDim() / 32;
@@ -439,6 +454,57 @@ void compareLse(const Elements &lse, int64_t row, int64_t head, double right,
                          ", found " + number(found));
 }
 
+/// The index of element `flat` of a buffer, counted in the order of its shape.
+std::vector<int64_t> indexOf(const Buffer &buffer, int64_t flat) {
+  std::vector<int64_t> index(buffer.shape.size());
+  for (size_t dim = index.size(); dim-- > 0; flat /= buffer.shape[dim])
+    index[dim] = flat % buffer.shape[dim];
+  return index;
+}
+
+/// Compares `elements` of `out` with what quantization makes of `in`, code =
+/// RNE(clamp(x * (1 / s))), or dequantization, code * s rounded to f32 and to
+/// the type. All of it is exact.
+void compareElementwise(const Elements &in, const Elements &out, float scale,
+                        int64_t elements, LayerVerification &result) {
+  const ElementType type = out.buffer->elementType;
+  const bool quantizes = isFP8(type);
+  const float factor = quantizes ? 1.0f / scale : scale;
+  for (int64_t i = 0; i < elements; ++i) {
+    const uint8_t *found = out.byteAt(indexOf(*out.buffer, i));
+    float product = float(in.at(indexOf(*in.buffer, i))) * factor;
+    std::vector<uint8_t> right;
+    if (type == ElementType::F32) {
+      right.resize(sizeof(product));
+      std::memcpy(right.data(), &product, sizeof(product));
+    } else {
+      right = encode(type, product, 1.0f);
+    }
+    ++result.codesCompared;
+    bool same =
+        std::memcmp(found, right.data(), right.size()) == 0 ||
+        (!quantizes && std::isnan(product) && std::isnan(decode(type, found)));
+    if (same || result.codesWrong++ != 0)
+      continue;
+    std::string position;
+    for (int64_t at : indexOf(*out.buffer, i))
+      position += (position.empty() ? "" : ", ") + std::to_string(at);
+    auto hex = [](const uint8_t *bytes, size_t count) {
+      std::string text = "0x";
+      for (size_t byte = count; byte-- > 0;) {
+        char digits[3];
+        std::snprintf(digits, sizeof(digits), "%02X", bytes[byte]);
+        text += digits;
+      }
+      return text;
+    };
+    addError(result, out.buffer->name + "[" + position + "]: expected " +
+                         hex(right.data(), right.size()) + " by the " +
+                         (quantizes ? "quantization" : "dequantization") +
+                         ", found " + hex(found, right.size()));
+  }
+}
+
 } // namespace
 
 void LayerVerification::add(const LayerVerification &other) {
@@ -487,15 +553,39 @@ Verifier::finish(const Segment &segment) {
     results.push_back(std::move(result));
   }
   for (const Launch *launch : session.launches(segment)) {
-    if (launch->op != LaunchOp::MergeStates)
+    bool isMerge = launch->op == LaunchOp::MergeStates;
+    if (!needsNoLayer(launch->op) || !launch->layer.empty())
       continue;
     LayerVerification result;
-    result.layer = launch->arguments[4].buffer;
-    if (Error error = compareMerge(*launch, result))
+    result.layer = launch->arguments[isMerge ? 4 : 1].buffer;
+    if (Error error = isMerge ? compareMerge(*launch, result)
+                              : compareElementwise(*launch, result))
       return error;
     results.push_back(std::move(result));
   }
   return results;
+}
+
+/// A quantization or dequantization that is not of a layer's queries: no layer
+/// has its scale, so it is the launch's.
+Error Verifier::compareElementwise(const Launch &launch,
+                                   LayerVerification &result) {
+  Expected<Elements> in = load(session, launch.arguments[0].buffer),
+                     out = load(session, launch.arguments[1].buffer);
+  if (!in || !out)
+    return !in ? in.error() : out.error();
+  for (const Argument &argument : launch.arguments) {
+    if (argument.kind != Argument::Kind::F32)
+      continue;
+    int64_t elements = 1;
+    for (int64_t size : session.liveShape(*in->buffer))
+      elements *= size;
+    kvcache::compareElementwise(*in, *out, argument.f32.value(), elements,
+                                result);
+    return Error::success();
+  }
+  return makeError("launch of " + launch.kernel +
+                   ": expected a scale among its arguments, found none");
 }
 
 Error Verifier::compareMerge(const Launch &launch, LayerVerification &result) {
@@ -604,6 +694,16 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
                   std::vector<uint8_t>(source, source + bytes));
             }
         }
+        for (const std::string *name : {&names.kScales, &names.vScales}) {
+          if (name->empty())
+            continue;
+          const Buffer &scales = *manifest.findBuffer(*name);
+          Memory &memory = memoryOf(scales);
+          auto *source = memory.image.data() +
+                         4 * uint64_t(offsetOf(scales, {from, 0, 0}));
+          put(memory, 4 * uint64_t(offsetOf(scales, {to, 0, 0})),
+              std::vector<uint8_t>(source, source + 4 * scales.strides[0]));
+        }
       }
     }
     if (!isWrite(launch->op))
@@ -647,23 +747,27 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
           if (rotates)
             rotate(elements, layer.isLatent() ? size_t(layer.valueDim()) : 0,
                    table, position, writer->ropeInterleaved);
+          const int64_t page = slot / layer.pageSize,
+                        token = slot % layer.pageSize;
+          const uint64_t at = rowAt(cache, page, token, head);
           if (layer.hasTokenScales()) {
             // The scale of the token, and codes of x * (1 / scale).
-            const Buffer &scales =
-                *manifest.findBuffer(isKey ? names.kScales : names.vScales);
             float own = tokenScale(elements);
             std::vector<uint8_t> bytes(sizeof(own));
             std::memcpy(bytes.data(), &own, sizeof(own));
-            put(memoryOf(scales),
-                sizeof(own) *
-                    uint64_t(offsetOf(scales, {slot / layer.pageSize,
-                                               slot % layer.pageSize, head})),
-                bytes);
+            if (layer.hasInlineScales()) {
+              put(memory, at + uint64_t(layer.headDim), bytes);
+            } else {
+              const Buffer &scales =
+                  *manifest.findBuffer(isKey ? names.kScales : names.vScales);
+              put(memoryOf(scales),
+                  sizeof(own) * uint64_t(offsetOf(scales, {page, token, head})),
+                  bytes);
+            }
             for (float &x : elements)
               x *= 1.0f / own;
           }
-          put(memory,
-              rowAt(cache, slot / layer.pageSize, slot % layer.pageSize, head),
+          put(memory, at,
               encodeRow(
                   layer,
                   scaleOf(layer, isKey ? layer.kScale : layer.vScale, head),
@@ -700,31 +804,6 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
   return Error::success();
 }
 
-/// FP8 queries that the segment made: code = RNE(clamp(x * (1 / s))).
-static void compareQueries(const Layer &layer, const Elements &source,
-                           const Elements &codes, int64_t rows,
-                           LayerVerification &result) {
-  float reciprocal = 1.0f / layer.qScale->value.value();
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t head = 0; head < layer.queryHeads; ++head)
-      for (int64_t d = 0; d < layer.headDim; ++d) {
-        float product = float(source.at({row, head, d})) * reciprocal;
-        uint8_t right =
-            encode(codes.buffer->elementType, product, 1.0f).front();
-        uint8_t found = *codes.byteAt({row, head, d});
-        ++result.codesCompared;
-        if (found == right || result.codesWrong++ != 0)
-          continue;
-        char text[120];
-        std::snprintf(text, sizeof(text),
-                      "[%lld, %lld, %lld]: expected 0x%02X by the "
-                      "quantization, found 0x%02X",
-                      static_cast<long long>(row), static_cast<long long>(head),
-                      static_cast<long long>(d), right, found);
-        addError(result, layer.buffers.query + text);
-      }
-}
-
 /// The numerics of the layer's attention; f16 for what others compiled.
 Math Verifier::mathOf(const Layer &layer) const {
   for (const Launch &launch : session.target().launches)
@@ -755,8 +834,11 @@ Error Verifier::compareAttention(const Layer &layer,
                  output = std::move(parts[8]), lse = std::move(parts[9]),
                  source = std::move(parts[10]);
   if (source.buffer)
-    compareQueries(layer, source, parts[0],
-                   starts.integerAt<int32_t>({sizes.maxSequences}), result);
+    kvcache::compareElementwise(
+        source, parts[0], layer.qScale->value.value(),
+        starts.integerAt<int32_t>({sizes.maxSequences}) * layer.queryHeads *
+            layer.headDim,
+        result);
   AttentionReference reference(layer, std::move(parts[0]), std::move(parts[1]),
                                std::move(parts[2]), std::move(parts[3]),
                                std::move(parts[4]), std::move(parts[5]),

@@ -334,8 +334,8 @@ SmallVector<unsigned, 8> ProgramBuilder::cacheArguments(CacheOp cache) {
       builder.getContext(), ShapedType::kDynamic, cache.getPageStrides());
   auto pages = MemRefType::get({capacity(group.getNumPages()),
                                 static_cast<int64_t>(group.getPageSize()),
-                                type.getNumHeads(), type.getRowWidth()},
-                               type.getElementType(), layout);
+                                type.getNumHeads(), cache.getRowWidth()},
+                               cache.getPageElementType(), layout);
   // One group needs no prefix: its buffers have the field's own names.
   bool single = llvm::hasSingleElement(module.getOps<CacheGroupOp>());
   std::string prefix = single ? "" : (group.getSymName() + ".").str();
@@ -363,7 +363,7 @@ SmallVector<unsigned, 8> ProgramBuilder::cacheArguments(CacheOp cache) {
       addArgument(prefix + "slot_mapping", BufferRole::Slots,
                   MemRefType::get({capacity(group.getMaxTokens())}, i64)),
   };
-  if (cache.getTokenScales())
+  if (cache.hasSideScales())
     for (StringRef suffix : {".k_scales", ".v_scales"})
       arguments.push_back(addArgument((name + suffix).str(), BufferRole::Cache,
                                       cache.getTokenScalesType()));

@@ -87,6 +87,12 @@ void ResolveCacheTypesPass::runOnOperation() {
   SmallVector<CacheOp> caches(module.getOps<CacheOp>());
   if (caches.empty())
     return markAllAnalysesPreserved();
+  std::optional<TokenScales> storage = symbolizeTokenScales(tokenScales);
+  if (!storage && !tokenScales.empty()) {
+    module.emitError() << "token-scales: expected side or inline, but found '"
+                       << tokenScales << "'";
+    return signalPassFailure();
+  }
   auto opened = openCheckpoint(module, checkpoint);
   if (failed(opened))
     return signalPassFailure();
@@ -176,5 +182,6 @@ void ResolveCacheTypesPass::runOnOperation() {
     ++numChanged;
   }
   for (CacheOp cache : tokenScaled)
-    cache.setTokenScales(true);
+    if (storage || !cache.getTokenScales())
+      cache.setTokenScales(storage.value_or(TokenScales::Side));
 }

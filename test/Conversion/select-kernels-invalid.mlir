@@ -310,9 +310,9 @@ kvcache.program @kvcache.main(
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
 kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
 kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
-kvcache.cache @layer0 of "l0" in @full : 2 x 24 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.cache @layer0 of "l0" in @full : 2 x 22 x f8E4M3FN scales(@layer0.k, @layer0.v)
 kvcache.program @kvcache.main(
-    %kc: memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %kc: memref<7x16x2x22xf8E4M3FN, strided<[704, 44, 22, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
     %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
     %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
     %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
@@ -327,9 +327,9 @@ kvcache.program @kvcache.main(
     %y: memref<8x?x64xbf16> {kvcache.name = "y", kvcache.role = #kvcache<role activation>},
     %ly: memref<8x?xf32> {kvcache.name = "ly", kvcache.role = #kvcache<role activation>}) {
   kvcache.segment @layer0 {
-    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<7x16x2x24xf8E4M3FN, strided<[768, 48, 24, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 24 x f8E4M3FN>
-    // expected-error @below {{no kernel for 'kvcache.copy_pages' in '!kvcache.cache<2 x 24 x f8E4M3FN>' (layer 'l0'): rows of a head and strides must be multiples of 16 bytes}}
-    kvcache.copy_pages %p in %c : memref<?x2xi64>, !kvcache.cache<2 x 24 x f8E4M3FN>
+    %c = kvcache.view_cache @layer0 pages(%kc, %kc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x22xf8E4M3FN, strided<[704, 44, 22, 1], offset: ?>>, memref<7x16x2x22xf8E4M3FN, strided<[704, 44, 22, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 22 x f8E4M3FN>
+    // expected-error @below {{no kernel for 'kvcache.copy_pages' in '!kvcache.cache<2 x 22 x f8E4M3FN>' (layer 'l0'): rows of a head and strides must be multiples of 16 bytes, or both of 4}}
+    kvcache.copy_pages %p in %c : memref<?x2xi64>, !kvcache.cache<2 x 22 x f8E4M3FN>
     // expected-error @below {{no kernel for this 'kvcache.merge_states' of 'memref<8x4x24xbf16>': the head dim must be a multiple of 16}}
     kvcache.merge_states %a, %la with %a, %la outs(%o, %l) : memref<8x4x24xbf16>, memref<8x4xf32>
     // expected-error @below {{no kernel for this 'kvcache.merge_states' of 'memref<8x?x64xbf16>': dimensions need a bound; max-tokens bounds the first}}

@@ -1461,24 +1461,11 @@ kvcache.cache @c of "layer" in @g : 2 x 64 x bf16 scales(@s, @s) layout strides 
 
 // -----
 
-// copy_pages (C2)
-kvcache.scale_buffer @s : f32 dynamic
-kvcache.cache_group @g page_size 16
-kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
-func.func @f(%p: memref<8x2xi64>) {
-  %c = kvcache.get_cache @c : !kvcache.cache<2 x 64 x f8E4M3FN>
-  // expected-error@+1 {{copies pages, but not the token scales of @c; copy both outside the graph, or use a cache of fp8}}
-  kvcache.copy_pages %p in %c : memref<8x2xi64>, !kvcache.cache<2 x 64 x f8E4M3FN>
-  return
-}
-
-// -----
-
 // cache (C10): elements, ...
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
 // expected-error@+1 {{'token_scales' need keys and values of f8E4M3FN, but the cache is '!kvcache.cache<2 x 64 x f8E5M2>'}}
-kvcache.cache @c of "layer" in @g : 2 x 64 x f8E5M2 scales(@s, @s) {token_scales}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E5M2 scales(@s, @s) token_scales side
 
 // -----
 
@@ -1486,14 +1473,14 @@ kvcache.cache @c of "layer" in @g : 2 x 64 x f8E5M2 scales(@s, @s) {token_scales
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
 // expected-error@+1 {{'token_scales' need keys and values of f8E4M3FN, but the cache is '!kvcache.cache<latent 512 + 64 x f8E4M3FN>'}}
-kvcache.cache @c of "layer" in @g : latent 512 + 64 x f8E4M3FN scales(@s, @s) {token_scales}
+kvcache.cache @c of "layer" in @g : latent 512 + 64 x f8E4M3FN scales(@s, @s) token_scales side
 
 // -----
 
 // view_cache (C6): scales that are missing, ...
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
-kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) token_scales side
 func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<7x16x4xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>,
              %q: memref<3xi32>, %m: memref<8xi64>) {
   // expected-error@+1 {{needs the token scales of @c, two 'memref<?x16x2xf32>'}}
@@ -1507,7 +1494,7 @@ func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<
 // ... of other heads, ...
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
-kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) token_scales side
 func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<7x16x4xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>,
              %q: memref<3xi32>, %m: memref<8xi64>) {
   // expected-error@+1 {{needs the token scales of @c, two 'memref<?x16x2xf32>'}}
@@ -1535,13 +1522,47 @@ func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %b: memref<
 // with_pages (C5)
 kvcache.scale_buffer @s : f32 dynamic
 kvcache.cache_group @g page_size 16
-kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) {token_scales}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) token_scales side
 func.func @f(%p: tensor<7x16x2x64xf8E4M3FN>, %t: tensor<2x2xi32>, %n: tensor<2xi32>, %q: tensor<3xi32>, %m: tensor<8xi64>) {
-  // expected-error@+1 {{has no room for the token scales of @c; use 'kvcache.get_cache', whose memory is no value, or a cache of fp8}}
+  // expected-error@+1 {{has no room for the token scales of @c; use 'kvcache.get_cache', whose memory is no value, 'token_scales inline', or a cache of fp8}}
   %a, %b = kvcache.with_pages @c pages(%p, %p : tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN>) page_table(%t : tensor<2x2xi32>)
     lengths(%n : tensor<2xi32>) query_start(%q : tensor<3xi32>) slots(%m : tensor<8xi64>) -> tensor<7x16x2x64xf8E4M3FN>, tensor<7x16x2x64xf8E4M3FN> {
   ^bb0(%h: !kvcache.cache<2 x 64 x f8E4M3FN>):
     kvcache.yield
   }
+  return
+}
+
+// -----
+
+// cache (C9): rows that end in their scale are four bytes longer
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+// expected-error@+1 {{has strides [2048, 128, 64] of page, token and head, with which rows of '!kvcache.cache<2 x 64 x f8E4M3FN>' and their scales in pages of 16 tokens overlap}}
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) layout strides [2048, 128, 64] token_scales inline
+
+// -----
+
+// view_cache (C2): such pages are bytes, ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) token_scales inline
+func.func @f(%p: memref<7x16x2x64xf8E4M3FN>, %t: memref<2x2xi32>, %n: memref<2xi32>, %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{pages of @c must be memref<pages x 16 x 2 x 68 x 'i8'>, but are 'memref<7x16x2x64xf8E4M3FN>'}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%n) query_start(%q) slots(%m)
+    : memref<7x16x2x64xf8E4M3FN>, memref<7x16x2x64xf8E4M3FN>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
+  return
+}
+
+// -----
+
+// ... and have no side tensors (C6).
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "layer" in @g : 2 x 64 x f8E4M3FN scales(@s, @s) token_scales inline
+func.func @f(%p: memref<7x16x2x68xi8>, %s: memref<7x16x2xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>, %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{@c has no token scales but in its rows}}
+  %c = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%n) query_start(%q) slots(%m) token_scales(%s, %s : memref<7x16x2xf32>, memref<7x16x2xf32>)
+    : memref<7x16x2x68xi8>, memref<7x16x2x68xi8>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 x f8E4M3FN>
   return
 }

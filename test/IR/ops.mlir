@@ -223,8 +223,11 @@ func.func @rope(%k: tensor<?x2x64xbf16>, %t: tensor<4096x32xf32>, %p: tensor<?xi
   return
 }
 
-// CHECK: kvcache.cache @token_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) {token_scales}
-kvcache.cache @token_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) {token_scales}
+// CHECK: kvcache.cache @token_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) token_scales side
+kvcache.cache @token_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) token_scales side
+
+// CHECK: kvcache.cache @inline_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) layout hnd token_scales inline
+kvcache.cache @inline_scaled of "model.layers.6.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@given, @given) layout hnd token_scales inline
 
 // CHECK-LABEL: func.func @token_scales
 func.func @token_scales(%p: memref<7x16x2x64xf8E4M3FN>, %s: memref<7x16x2xf32>, %t: memref<2x2xi32>, %n: memref<2xi32>, %q: memref<3xi32>,

@@ -56,7 +56,9 @@ def main():
                 Case("e5m2, group of 7, D 128", cache="f8E5M2", q_heads=7, kv_heads=1, dim=128, k_scale=(0.25,),
                      v_scale=(0.5,), softmax=0.09),
                 Case("rope of 32 of 128 elements, e5m2", cache="f8E5M2", dim=128, rotary=32, softmax=0.09),
-                Case("scales of tokens, HND, rope, window 9", token_scales=True, layout="hnd", rotary=64, window=9),
+                Case("scales of tokens, HND, rope, window 9", token_scales="side", layout="hnd", rotary=64, window=9),
+                Case("rows that end in their scale", token_scales="inline", window=9),
+                Case("rows that end in their scale, padded", token_scales="inline", layout="strides [2560, 160, 80]", rotary=64),
                 Case("rope in pairs, bf16 cache", cache="bf16", rotary=64, interleaved=True, softmax=0.3),
                 Case("bf16 cache", cache="bf16", softmax=0.3))):
             # One decode row over 37 tokens, an empty sequence, seven rows of a prompt; one row of padding.
@@ -81,12 +83,12 @@ def main():
             inputs = {"arg0": tensor(bits(batch.key), case.rows), "arg1": tensor(bits(batch.value), case.rows),
                       "arg2": tensor(bits(batch.query), case.rows), "arg3": tensor(bits(np.zeros_like(batch.query)), case.rows),
                       "arg4": tensor_files.Tensor("F32", np.zeros(batch.query.shape[:2], np.float32)),
-                      "c.k_cache": tensor(np.ascontiguousarray(pools[0]), case.cache),
-                      "c.v_cache": tensor(np.ascontiguousarray(pools[1]), case.cache),
+                      **{f"c.{side}_cache": tensor_files.Tensor("U8", np.ascontiguousarray(pool)) if case.token_scales == "inline"
+                         else tensor(np.ascontiguousarray(pool), case.cache) for side, pool in zip("kv", pools.memory)},
                       "page_table": tensor_files.Tensor("I32", batch.table), "lengths": tensor_files.Tensor("I32", batch.lengths),
                       "query_start": tensor_files.Tensor("I32", batch.starts),
                       "slot_mapping": tensor_files.Tensor("I64", batch.slots)}
-            for side, scales in zip("kv", pools.scales):
+            for side, scales in zip("kv", pools.scales if case.token_scales == "side" else ()):
                 inputs[f"c.{side}_scales"] = tensor_files.Tensor("F32", scales)
             if case.rotary:
                 inputs.update(cos_sin=tensor_files.Tensor("F32", case.rope_table()),
@@ -109,9 +111,10 @@ def main():
             out, lse = run_reference(model, case, batch, plain)
 
             codes = sum(int((got[f"c.{side}_cache"].data.view(pool.dtype) != pool).sum())
-                        for side, pool in zip("kv", plain))
-            codes += sum(int((got[f"c.{side}_scales"].data.view(np.uint32) != scales.view(np.uint32)).sum())
-                         for side, scales in zip("kv", plain.scales))
+                        for side, pool in zip("kv", plain.memory))
+            if case.token_scales == "side":
+                codes += sum(int((got[f"c.{side}_scales"].data.view(np.uint32) != scales.view(np.uint32)).sum())
+                             for side, scales in zip("kv", plain.scales))
             rows = int(batch.starts[-1])
             kernel, exact = values(bits(got["result0"].data), case.rows)[:rows], values(out, case.rows)[:rows]
             step = np.abs(exact) * float(ml_dtypes.finfo(TYPES[case.rows]).eps)

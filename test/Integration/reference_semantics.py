@@ -60,11 +60,20 @@ def quantize(x, scale, name):
 
 
 class Pools(tuple):
-    """Pages, and the scales of their tokens, [page, token, head]."""
+    """Codes, [page, token, head, dim], the memory that they are in, and the scales of their tokens, [page, token, head]:
+    beside it, or behind the codes of a row."""
 
-    def __new__(cls, case, pages):
-        pools = super().__new__(cls, pages)
-        pools.scales = [np.full((case.pages, case.page, case.kv_heads), np.nan, np.float32) for _ in "kv"] if case.token_scales else []
+    def __new__(cls, case, memory):
+        memory = tuple(memory)
+        inline = case.token_scales == "inline"
+        pools = super().__new__(cls, (pool[..., :case.dim] for pool in memory) if inline else memory)
+        pools.memory, pools.scales = memory, []
+        if inline:
+            pools.scales = [pool[..., case.dim:].view(np.float32)[..., 0] for pool in memory]
+        elif case.token_scales:
+            pools.scales = [np.full((case.pages, case.page, case.kv_heads), np.nan, np.float32) for _ in "kv"]
+        for scales in pools.scales:
+            scales[...] = np.nan
         return pools
 
 
@@ -74,7 +83,7 @@ class Case:
     def __init__(self, name, *, cache="f8E4M3FN", rows="bf16", layout="nhd", q_heads=4, kv_heads=2,
                  dim=64, page=16, k_scale=(0.0123,), v_scale=(0.0345,), softmax=0.125, cap=None,
                  window=None, memrefs=False, threaded=False, lse=True, pages=7, rotary=0, interleaved=False,
-                 token_scales=False):
+                 token_scales=""):
         self.__dict__.update(locals())
         self.query = self.out = rows
         self.q_scale = self.o_scale = 1.0
@@ -105,7 +114,7 @@ class Case:
 
     def text(self):
         kind = "memref" if self.memrefs else "tensor"
-        row = f"{kind}<?x{self.kv_heads}x{self.dim}x{self.rows}>"
+        rows = f"{kind}<?x{self.kv_heads}x{self.dim}x{self.rows}>"
         query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.rows}>"
         lse = f"{kind}<?x{self.q_heads}xf32>"
         handle = f"!kvcache.cache<{self.kv_heads} x {self.dim} x {self.cache}>"
@@ -121,11 +130,13 @@ class Case:
         scale = lambda s: "[" + ", ".join(f"{np.float32(x):.9e}" for x in s) + "]"
         attention = f"kvcache.paged_attention %q over %c outs({outs}) {{{', '.join(attributes)}}} : {query}, {handle} -> {types}"
         more, rope = self.rope(kind)
-        write = f"kvcache.write %k, %v to %c{rope} : {row}, {row}, {handle}"
+        write = f"kvcache.write %k, %v to %c{rope} : {rows}, {rows}, {handle}"
+        scales = f" token_scales {self.token_scales}" if self.token_scales else ""
         if self.threaded:
             # The pages are values; their owner declares the strides.
-            strides = [stride // pool.itemsize for pool in self.pools()[:1] for stride in pool.strides]
-            pages = f"tensor<{self.pages}x{self.page}x{self.kv_heads}x{self.dim}x{self.cache}>"
+            strides = [stride // pool.itemsize for pool in self.pools().memory[:1] for stride in pool.strides]
+            row = f"{self.dim + 4}xi8" if self.token_scales else f"{self.dim}x{self.cache}"
+            pages = f"tensor<{self.pages}x{self.page}x{self.kv_heads}x{row}>"
             layout = f"bufferization.buffer_layout = strided<{strides}, offset: ?>, "
             named = [("kp", pages, layout, "c.k_cache"), ("vp", pages, layout, "c.v_cache"),
                      ("t", "tensor<?x?xi32>", "", "page_table"), ("n", "tensor<?xi32>", "", "lengths"),
@@ -135,8 +146,8 @@ class Case:
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
-kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v)
-func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more}, {arguments}) {{
+kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v){scales}
+func.func @main(%k: {rows}, %v: {rows}, %q: {query}, %o: {query}, %l: {lse}{more}, {arguments}) {{
   %kn, %vn, %a:{len(values.split())} = kvcache.with_pages @c pages(%kp, %vp : {pages}, {pages}) page_table(%t : tensor<?x?xi32>)
     lengths(%n : tensor<?xi32>) query_start(%s : tensor<?xi32>) slots(%m : tensor<?xi64>) -> {pages}, {pages}, {types} {{
   ^bb0(%c: {handle}):
@@ -151,8 +162,8 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more},
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
-kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}{" {token_scales}" * self.token_scales}
-func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more}) {results} {{
+kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}{scales}
+func.func @main(%k: {rows}, %v: {rows}, %q: {query}, %o: {query}, %l: {lse}{more}) {results} {{
   %c = kvcache.get_cache @c : {handle}
   {write}
   {'' if self.memrefs else returned + ' ='} {attention}
@@ -162,7 +173,7 @@ func.func @main(%k: {row}, %v: {row}, %q: {query}, %o: {query}, %l: {lse}{more})
 
     def pools(self):
         """K and V pages, poisoned, as views [page, token, head, dim]."""
-        p, t, h, d = self.pages, self.page, self.kv_heads, self.dim
+        p, t, h, d = self.pages, self.page, self.kv_heads, self.dim + 4 * (self.token_scales == "inline")
         code = POISON[self.cache]
         width = bits(np.zeros(1, TYPES[self.cache])).dtype
         if self.layout == "packed":
@@ -264,7 +275,8 @@ class Batch:
 
 def call(model, case, batch, pools, out, lse):
     own = [bits(batch.key), bits(batch.value), bits(batch.query), out, lse]
-    by_name = {"c.k_cache": pools[0], "c.v_cache": pools[-1], "c.kv_cache": pools[0], "page_table": batch.table,
+    memory = getattr(pools, "memory", pools)
+    by_name = {"c.k_cache": memory[0], "c.v_cache": memory[-1], "c.kv_cache": memory[0], "page_table": batch.table,
                "lengths": batch.lengths, "query_start": batch.starts, "slot_mapping": batch.slots,
                **dict(zip(("c.k_scales", "c.v_scales"), getattr(pools, "scales", ()))), "position_ids": batch.positions, "cos_sin": case.rope_table()}
     names = model.argument_names()
@@ -458,9 +470,12 @@ class Suite:
                 Case("f32 cache, bf16 rows", cache="f32", layout="packed"),
                 Case("buffers, written in place", memrefs=True, cap=50.0),
                 Case("rope", rotary=64),
-                Case("scales of tokens", token_scales=True, cap=2.0),
-                Case("scales of tokens, rope, packed, f32 rows, page 1", token_scales=True, rotary=32, layout="packed", rows="f32", page=1,
+                Case("scales of tokens", token_scales="side", cap=2.0),
+                Case("scales of tokens, rope, packed, f32 rows, page 1", token_scales="side", rotary=32, layout="packed", rows="f32", page=1,
                      pages=40),
+                Case("rows that end in their scale, packed, rope", token_scales="inline", layout="packed", rotary=64),
+                Case("rows that end in their scale, padded, pages as values", token_scales="inline", layout="strides [2560, 160, 80]",
+                     threaded=True, cap=2.0),
                 Case("rope of 20 of 80 elements, in pairs, scales per head, f32 rows", rows="f32", dim=80, rotary=20, interleaved=True,
                      k_scale=(0.01, 0.3), v_scale=(0.5, 0.02)),
                 Case("rope of 32 elements into a bf16 cache, pages as values", cache="bf16", rotary=32, threaded=True),

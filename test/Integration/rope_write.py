@@ -35,7 +35,7 @@ func.func @main(%l: memref<?x256xbf16>, %r: memref<?x64xbf16>, %q: memref<?x8x32
 }
 """
 
-TOKENS = KEYS.replace("scales(@k, @v)", "scales(@k, @v) {token_scales}")
+TOKENS, INLINE = (KEYS.replace("scales(@k, @v)", f"scales(@k, @v) token_scales {storage}") for storage in ("side", "inline"))
 
 
 def run(bundle, target="sm_90", *options):
@@ -44,7 +44,7 @@ def run(bundle, target="sm_90", *options):
     return result.stdout + result.stderr, result.returncode
 
 
-for name, text, layers in (("keys", KEYS, 2), ("tokens", TOKENS, 2), ("latent", LATENT, 1)):
+for name, text, layers in (("keys", KEYS, 2), ("tokens", TOKENS, 2), ("inline", INLINE, 2), ("latent", LATENT, 1)):
     path, bundle = (os.path.join(FOLDER, name + end) for end in (".mlir", ".kvb"))
     with open(path, "w") as file:
         file.write(text)

@@ -1,9 +1,10 @@
 # RUN: %python %s --machine=%ptx_lib --library=%kernels_bc --llvm=%llvm_bin --work=%t
 
-"""Memory traffic as counted by the PTX machine: whole sectors, no bank conflicts, each KV byte once."""
+"""Memory traffic as counted by the PTX machine: whole sectors, no bank conflicts, each KV byte once; what scales of
+tokens add to it, by where they are (the table of docs/performance.md, with --verbose)."""
 import numpy as np
 
-from kernel_build import Layout
+from kernel_build import INLINE, SIDE, Layout
 from kernel_case import Batch, bf16_bits
 from kernel_run import Suite
 
@@ -37,6 +38,21 @@ def main():
             problems.append("copies are not 16 bytes a lane")
         suite.check(f"counts {v['arch']} D{v['head_dim']} {v['layout'].name} tile {v['tile']}", problems)
         del result
+
+    # Scales of tokens: 64/8 heads, D 128, NHD pages of 16, tiles of 32 tokens. Sectors of a row of K or V and its scale,
+    # and lane-wide copies of it: 16 bytes a lane, or 4.
+    for storage, pitch, sectors, copies in ((0, 0, 4, 8 / 32), (SIDE, 0, 5, 9 / 32), (INLINE, 144, 5.5, 9 / 32), (INLINE, 132, 5.875, 33 / 32)):
+        instance = suite.attention.add(arch=90, q_type=1, q_heads=64, kv_heads=8, head_dim=128, page_size=16, tile=32, num_splits=2,
+                                       layout=Layout("nhd", 16, 8, 128, pitch=pitch), token_scales=storage)
+        suite.attend("traffic", instance, Batch(instance[1], [512, 640], k_scale=1, v_scale=1))
+        c, rows, problems = suite.device.counters, 2 * 8 * (512 + 640), []
+        for what, want in (("sectors", sectors * rows), ("requests", copies * rows), ("bytes", (132 if storage else 128) * rows)):
+            if c[f"cp.async.global.{what}"] != want:
+                problems.append(f"{c[f'cp.async.global.{what}']} {what} of copies, expected {want}")
+        if c["cp.async.shared.wavefronts"] != c["cp.async.shared.ideal"]:
+            problems.append(f"{c['cp.async.shared.wavefronts']} wavefronts of copies, ideal {c['cp.async.shared.ideal']}")
+        suite.check(f"scales {('none', 'inline', 'side')[storage]} pitch {pitch or 128}: {sectors} sectors and {copies:.3f} copies a row, "
+                    f"{c['instructions'] / rows:.1f} warp instructions", problems)
 
     # The write: two 16-byte loads and one 16-byte store for 16 elements.
     for arch in (90, 80):

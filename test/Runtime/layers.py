@@ -8,6 +8,7 @@ import sys
 from kvcache_runtime import LayerInfo
 
 lib = c.CDLL(sys.argv[1])
+lib.kvcacheBundleLayerTokenScales.restype = c.c_char_p
 lib.kvcacheBundleLayerCount.restype = lib.kvcacheBundleLayerScales.restype = c.c_size_t
 for path in sys.argv[2:]:
     bundle = c.c_void_p()
@@ -16,6 +17,9 @@ for path in sys.argv[2:]:
         layer = LayerInfo(c.sizeof(LayerInfo))
         assert lib.kvcacheBundleLayer(bundle, c.c_size_t(index), c.byref(layer)) == 0
         print(f"{layer.name.decode()}: {layer.query_heads} x {layer.head_dim}, {layer.rope_dim} rotary", end="")
+        scales = lib.kvcacheBundleLayerTokenScales(bundle, c.c_size_t(index)).decode()
+        if scales:
+            print(f", {scales} scales of tokens", end="")
         for role in "kvqo":
             values = (c.c_float * 4)()
             count = lib.kvcacheBundleLayerScales(bundle, c.c_size_t(index), c.c_char(role.encode()), values, c.c_size_t(4))

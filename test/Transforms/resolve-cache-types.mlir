@@ -8,6 +8,8 @@
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=nvfp4})" 2>&1 | FileCheck %s --check-prefix=NVFP4
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp7})" 2>&1 | FileCheck %s --check-prefix=FP7
 // RUN: kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_per_token_head})" 2>/dev/null | FileCheck %s --check-prefix=TOKENHEAD
+// RUN: kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_per_token_head token-scales=inline},kvcache-resolve-cache-types{kv-cache-dtype=fp8_per_token_head})" 2>/dev/null | FileCheck %s --check-prefix=INLINE
+// RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_per_token_head token-scales=outside})" 2>&1 | FileCheck %s --check-prefix=OUTSIDE
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=int8_per_token_head})" 2>&1 | FileCheck %s --check-prefix=INT8
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{kv-cache-dtype=fp8_ds_mla})" 2>&1 | FileCheck %s --check-prefix=DSMLA
 // RUN: not kvcache-opt %s -pass-pipeline="builtin.module(kvcache-resolve-cache-types{checkpoint=%inputs/checkpoints/nowhere})" 2>&1 | FileCheck %s --check-prefix=MISSING
@@ -15,8 +17,12 @@
 // The user's word wins over the graph's (layer 1: fp8_e5m2), that over the
 // checkpoint's. Handles follow their cache, in every function.
 
-// TOKENHEAD: kvcache.cache @layer0 {{.*}} : 2 x 64 x f8E4M3FN {{.*}} {token_scales}
-// TOKENHEAD: kvcache.cache @layer2 {{.*}} {token_scales}
+// TOKENHEAD: kvcache.cache @layer0 {{.*}} : 2 x 64 x f8E4M3FN {{.*}} token_scales side
+// TOKENHEAD: kvcache.cache @layer2 {{.*}} token_scales side
+// What the option said before stays.
+// INLINE: kvcache.cache @layer0 {{.*}} token_scales inline
+// INLINE: kvcache.cache @layer2 {{.*}} token_scales inline
+// OUTSIDE: error: token-scales: expected side or inline, but found 'outside'
 // CHECK: kvcache.cache @layer0
 // FP8-SAME: 2 x 64 x f8E4M3FN
 // E5M2-SAME: 2 x 64 x f8E5M2

@@ -152,7 +152,7 @@ Error measureBundle(const Options &options, const std::string &path, Card &card,
   // A latent row is key and value at once.
   uint64_t rowBytes = (layer.isLatent() ? 1 : 2) *
                       uint64_t(layer.kvHeads * layer.rowWidth()) *
-                      elementTypeBytes(layer.elementType);
+                      elementTypeBytes(layer.pageElementType());
   // Enough sessions that none finds its cache in L2.
   uint64_t cacheBytes = uint64_t(sizes.numPages * layer.pageSize) * rowBytes;
   uint64_t copies =

@@ -103,6 +103,12 @@ static cl::opt<std::string>
                  cl::desc("Element type of caches: auto, fp8, fp8_e4m3, "
                           "fp8_e5m2, fp8_per_token_head, float16, bfloat16"),
                  cl::cat(scaleCategory));
+static cl::opt<std::string>
+    tokenScales("token-scales", cl::value_desc("WORD"),
+                cl::desc("Where caches of fp8_per_token_head keep the scales "
+                         "of tokens: side (default), in tensors of their own, "
+                         "or inline, behind the codes of each row"),
+                cl::cat(scaleCategory));
 static cl::list<std::string>
     skipLayers("kv-cache-dtype-skip-layers", cl::CommaSeparated,
                cl::value_desc("N,..."),
@@ -355,6 +361,7 @@ int main(int argc, char **argv) {
   for (const std::string &file : opTable)
     options.opTable.push_back(file);
   options.kvCacheDtype = kvCacheDtype.getValue();
+  options.tokenScales = tokenScales.getValue();
   for (const std::string &layer : skipLayers)
     options.skipLayers.push_back(layer);
   options.scalePolicy = scalePolicy.getValue();

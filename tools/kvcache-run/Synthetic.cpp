@@ -63,8 +63,8 @@ Error setRandom(Session &session, const std::string &name, int64_t rows,
   return session.setInput(name, tensor.view());
 }
 
-/// What one token has in a cache: moderate codes; of an fp8_ds_mla row moderate
-/// scales and a rotary part, too.
+/// What one token has in a cache: moderate codes; where rows hold scales
+/// moderate ones, and of an fp8_ds_mla row a rotary part, too.
 Error addRow(const Layer &layer, const Buffer &cache, Numbers &numbers,
              std::vector<uint8_t> &out) {
   auto add = [&](ElementType type, int64_t count, float low = 0) {
@@ -77,10 +77,16 @@ Error addRow(const Layer &layer, const Buffer &cache, Numbers &numbers,
     return add(ElementType::F32, cache.shape[2], 1.25f);
   if (cache.elementType != ElementType::U8)
     return add(cache.elementType, cache.shape[2] * cache.shape[3]);
-  Error error = add(ElementType::F8E4M3FN, layer.valueDim());
-  if (!error)
-    error = add(ElementType::F32, layer.valueDim() / 128, 1.25f);
-  return error ? error : add(ElementType::BF16, layer.ropeDim);
+  Error error;
+  for (int64_t head = 0; !error && head < cache.shape[2]; ++head) {
+    error = add(ElementType::F8E4M3FN, layer.valueDim());
+    if (!error)
+      error = add(ElementType::F32,
+                  layer.isTileScaled() ? layer.valueDim() / 128 : 1, 1.25f);
+    if (!error)
+      error = add(ElementType::BF16, layer.ropeDim);
+  }
+  return error;
 }
 
 /// Codes in the slots that `table` and `lengths` reach, NaN in all others:
@@ -150,15 +156,19 @@ Error fillCaches(Session &session) {
   uint64_t seed = 1000;
   for (const Layer &layer : session.manifest().layers)
     for (const std::string *name :
-         {&layer.buffers.kCache, &layer.buffers.kScales,
+         {&layer.buffers.kCache, &layer.buffers.vCache, &layer.buffers.kScales,
           &layer.buffers.vScales}) {
-      if (name->empty() || (name == &layer.buffers.kCache &&
-                            layer.elementType != ElementType::U8))
+      const Buffer *found =
+          name->empty() ? nullptr : session.manifest().findBuffer(*name);
+      if (!found || (found->elementType != ElementType::U8 &&
+                     found->elementType != ElementType::F32))
         continue;
-      const Buffer &cache = *session.manifest().findBuffer(*name);
+      const Buffer &cache = *found;
       HostTensor tensor{cache.elementType, cache.shape, {}};
       Numbers numbers(++seed);
-      while (tensor.data.size() < cache.bytes)
+      const size_t bytes = size_t(elementCount(cache.shape)) *
+                           elementTypeBytes(cache.elementType);
+      while (tensor.data.size() < bytes)
         if (Error error = addRow(layer, cache, numbers, tensor.data))
           return error;
       if (Error error = session.setInput(cache.name, tensor.view()))

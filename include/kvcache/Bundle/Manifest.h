@@ -87,6 +87,17 @@ struct ManifestScale {
 /// Names of the buffers that a layer's ops work on. Empty where a layer has
 /// none (`lse` without LSE output, `sinks` without sinks; `key` and `value` of
 /// a layer that only reads a cache).
+/// Where a cache keeps the f32 scales that the write computes for each token
+/// and KV head.
+enum class TokenScales {
+  None,  // it has none: `kScale` and `vScale` of the layer apply
+  Side,  // in the buffers `kScales` and `vScales`
+  Inline // behind the codes of each row; the caches are of u8
+};
+/// The manifest's spelling: side, inline; of None an empty string.
+std::string_view tokenScalesName(TokenScales storage);
+std::optional<TokenScales> parseTokenScales(std::string_view name);
+
 struct LayerBuffers {
   std::string query;       // [max_tokens][query_heads][head_dim]
   std::string querySource; // as query: what FP8 queries are quantized from,
@@ -101,8 +112,8 @@ struct LayerBuffers {
   std::string alibiSlopes; // [query_heads] f32
   std::string kCache;      // [num_pages][page_size][kv_heads][head_dim] ...
   std::string vCache;      // ... in this logical order whatever the strides
-  std::string kScales;     // [num_pages][page_size][kv_heads] f32: of tokens,
-  std::string vScales;     // which the write computes; else empty
+  std::string kScales;     // [num_pages][page_size][kv_heads] f32, with
+  std::string vScales;     // TokenScales::Side; else empty
   // Of a latent layer: key is the latent part [max_tokens][head_dim -
   // rope_dim], value the rotary part [max_tokens][rope_dim], the output
   // [max_tokens][query_heads][head_dim - rope_dim], and both caches are one.
@@ -124,7 +135,7 @@ struct Layer {
   std::string name;
   /// The cache's symbol; layers that share a cache name the same one.
   std::string cache;
-  ElementType elementType = ElementType::F8E4M3FN; // of the cache
+  ElementType elementType = ElementType::F8E4M3FN; // of keys and values
   int64_t queryHeads = 0;
   int64_t kvHeads = 0;
   int64_t headDim = 0;
@@ -134,6 +145,7 @@ struct Layer {
   int64_t ropeDim = 0;
   int64_t pageSize = 0;
   std::string layout; // nhd, hnd, packed, or strides:...
+  TokenScales tokenScales = TokenScales::None;
   ScalarF32 softmaxScale;
   std::string softmaxScaleFrom;     // e.g. "config.json: head_dim"
   std::optional<ScalarF32> softCap; // score = cap * tanh(score / cap)
@@ -147,16 +159,23 @@ struct Layer {
   LayerBuffers buffers;
 
   bool isLatent() const { return ropeDim != 0; }
-  /// The write computes a scale for each token and KV head.
-  bool hasTokenScales() const { return !buffers.kScales.empty(); }
+  bool hasTokenScales() const { return tokenScales != TokenScales::None; }
+  bool hasInlineScales() const { return tokenScales == TokenScales::Inline; }
+  /// fp8_ds_mla rows, each 128 codes of which have a scale.
+  bool isTileScaled() const { return elementType == ElementType::U8; }
+  /// Of the buffers kCache and vCache.
+  ElementType pageElementType() const {
+    return hasInlineScales() ? ElementType::U8 : elementType;
+  }
   /// Elements of an output row of a head.
   int64_t valueDim() const { return headDim - ropeDim; }
-  /// The last dimension of the cache: `headDim`, or the bytes of an fp8_ds_mla
-  /// row: codes, an f32 scale for each 128 of them, the rotary part in bf16.
+  /// The last dimension of the cache: `headDim`; of rows that end in their
+  /// scale the bytes of codes and scale; or the bytes of an fp8_ds_mla row:
+  /// codes, an f32 scale for each 128 of them, the rotary part in bf16.
   int64_t rowWidth() const {
-    return elementType == ElementType::U8
-               ? valueDim() + valueDim() / 32 + 2 * ropeDim
-               : headDim;
+    return isTileScaled()      ? valueDim() + valueDim() / 32 + 2 * ropeDim
+           : hasInlineScales() ? headDim + 4
+                               : headDim;
   }
 };
 

@@ -58,6 +58,20 @@ def KVCache_LayoutAttr : EnumAttr<KVCache_Dialect, KVCache_Layout, "layout"> {
   }];
 }
 
+def KVCache_TokenScales : KVCache_Enum<"TokenScales", "where a cache keeps scales of tokens", [
+  I32EnumAttrCase<"Side", 0, "side">, I32EnumAttrCase<"Inline", 1, "inline">]>;
+
+def KVCache_TokenScalesAttr : EnumAttr<KVCache_Dialect, KVCache_TokenScales, "token_scales"> {
+  let summary = "where a cache keeps scales of tokens";
+  let description = [{
+    * `side`: in tensors `[num_pages, page_size, KV heads]` of f32 beside the
+      pages of K and of V;
+    * `inline`: behind the codes of each row, as some serving stacks keep them.
+      A row is `D` bytes of codes and the four of its f32 scale, so pages are of
+      `i8` and their last dimension is `D + 4`.
+  }];
+}
+
 def KVCache_BufferRole : KVCache_Enum<"BufferRole", "what a program's buffer holds", [
   I32EnumAttrCase<"Activation", 0, "activation">,
   I32EnumAttrCase<"Cache", 1, "cache">,

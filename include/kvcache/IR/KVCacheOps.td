@@ -132,9 +132,11 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
 
     With `token_scales` the write computes a scale for each token and KV head,
     `max(amax / 448, 1e-6)` with `amax` the largest magnitude of the row that is
-    no NaN, and stores it in side tensors `[num_pages, page_size, KV heads]` of
-    f32 beside the pages; attention reads it there. The two scales of the
-    declaration are then not applied.
+    no NaN, and stores it where attention reads it: `side`, in tensors
+    `[num_pages, page_size, KV heads]` of f32 beside the pages, or `inline`,
+    behind the codes of the row. Rows are then `D + 4` bytes wide; layouts other
+    than `strides` leave no gap between them. The two scales of the declaration
+    are not applied.
 
     `graph_dtype` keeps the word that the imported graph asked for
     (`kv_cache_dtype`), for `kvcache-resolve-cache-types`.
@@ -163,6 +165,7 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v)
     kvcache.cache @latent of "model.layers.1.self_attn.attn" in @full : latent 512 + 64 x bf16 scales(@layer0.k, @layer0.k)
     kvcache.cache @padded of "model.layers.2.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v) layout strides [2560, 160, 80]
+    kvcache.cache @scaled of "model.layers.3.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) token_scales inline
     ```
   }];
   let arguments = (ins
@@ -176,25 +179,33 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     OptionalAttr<StrAttr>:$graph_dtype,
     OptionalAttr<I64Attr>:$shards,
     OptionalAttr<DenseI64ArrayAttr>:$strides,
-    UnitAttr:$token_scales
+    OptionalAttr<KVCache_TokenScalesAttr>:$token_scales
   );
   let builders = [OpBuilder<(ins "::mlir::StringAttr":$sym_name, "::mlir::StringAttr":$layer,
       "::mlir::FlatSymbolRefAttr":$group, "::mlir::TypeAttr":$type, "::mlir::FlatSymbolRefAttr":$k_scale,
       "::mlir::FlatSymbolRefAttr":$v_scale, "LayoutAttr":$layout, "::mlir::StringAttr":$graph_dtype,
       CArg<"::mlir::DenseI64ArrayAttr", "{}">:$strides), [{
     build($_builder, $_state, sym_name, layer, group, type, k_scale, v_scale, layout, graph_dtype, ::mlir::IntegerAttr(),
-          strides);
+          strides, TokenScalesAttr());
   }]>];
   let assemblyFormat = [{
     $sym_name `of` $layer `in` $group `:` custom<CacheShape>($type)
-    `scales` `(` $k_scale `,` $v_scale `)` (`layout` custom<LayoutBody>($layout, $strides)^)? attr-dict
+    `scales` `(` $k_scale `,` $v_scale `)` (`layout` custom<LayoutBody>($layout, $strides)^)?
+    (`token_scales` $token_scales^)? attr-dict
   }];
   let extraClassDeclaration = [{
     CacheType getCacheType() { return ::llvm::cast<CacheType>(getType()); }
     /// Codes of the cache are multiplied by the scales that it declares.
     bool usesDeclaredScales() { return getCacheType().isQuantized() && !getTokenScales(); }
-    /// The side tensors of a cache with token scales.
+    bool hasSideScales() { return getTokenScales() == TokenScales::Side; }
+    bool hasInlineScales() { return getTokenScales() == TokenScales::Inline; }
+    /// The side tensors of a cache that has them.
     ::mlir::MemRefType getTokenScalesType();
+    /// What pages are made of: the cache's elements, or the bytes of rows that
+    /// end in their scale.
+    ::mlir::Type getPageElementType();
+    /// Elements of a page for one token and head.
+    int64_t getRowWidth() { return getCacheType().getRowWidth() + (hasInlineScales() ? 4 : 0); }
     CacheGroupOp getGroupOp();
     ScaleBufferOp getKScaleOp();
     ScaleBufferOp getVScaleOp();
@@ -263,23 +274,24 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, AttrSizedOperandSegmen
 
     | operand | shape | meaning |
     |---|---|---|
-    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim]` in this logical order; the layout is in the strides. Of a latent cache `[num_pages, page_size, 1, L + R]`, given as both; of fp8_ds_mla bytes | codes |
+    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim]` in this logical order; the layout is in the strides. Of a latent cache `[num_pages, page_size, 1, L + R]`, given as both; of fp8_ds_mla bytes, and of `token_scales inline` bytes `[num_pages, page_size, KV heads, head dim + 4]` | codes |
     | `page_table` | `[max_sequences, max_pages_per_sequence]` i32 | page ids; entries past the last page of a sequence are never read |
     | `lengths` | `[max_sequences]` i32 | tokens in the cache, the new ones included |
     | `query_start` | `[max_sequences + 1]` i32 | first row of each sequence in this step |
     | `slots` | `[max_tokens]` i64 | where each row is written; negative: nowhere |
-    | `k_scales`, `v_scales` | `[num_pages, page_size, KV heads]` f32, contiguous | of a cache with `token_scales` |
+    | `k_scales`, `v_scales` | `[num_pages, page_size, KV heads]` f32, contiguous | of a cache with `token_scales side` |
 
     Constraints:
 
     * (C1) the symbol is a `kvcache.cache`, and the result type is its type;
-    * (C2) pages have the cache's element type, page size, KV heads and head dim;
+    * (C2) pages have the cache's element type, page size, KV heads and head dim,
+      or are of bytes as above;
     * (C3) the strides of the pages, where static, are those of the cache's layout;
     * (C4) `query_start` has one entry more than `lengths`, and the page table one
       row for each entry of `lengths`, where these sizes are static;
     * (C5) both pages of a latent cache are the same value;
-    * (C6) there are `token_scales` just when the cache has them, contiguous and
-      of its page size and KV heads.
+    * (C6) there are `token_scales` just when the cache has side tensors,
+      contiguous and of its page size and KV heads.
 
     Example:
 
@@ -345,7 +357,7 @@ def KVCache_WithPagesOp : KVCache_Op<"with_pages", [
     * (C3) `query_start` has one entry more than `lengths`, and the page table
       one row for each entry of `lengths`, where these sizes are static;
     * (C4) the results have the types of the pages, and then of what is yielded;
-    * (C5) the cache has no `token_scales`, which are no pages.
+    * (C5) the cache has no side tensors of `token_scales`, which are no pages.
 
     Example:
 
@@ -754,14 +766,13 @@ def KVCache_CopyPagesOp : KVCache_Op<"copy_pages", [
   let summary = "copy of whole pages within a cache";
   let description = [{
     For sequences that part: each of the `pairs` is a page to copy from and a
-    page to copy to, keys and values alike, bit for bit. A pair with a negative
-    page, or with one past the pool, is skipped. No page may be copied to twice,
+    page to copy to, keys and values alike, bit for bit, with the scales of their
+    tokens. A pair with a negative page, or with one past the pool, is skipped. No page may be copied to twice,
     or both from and to: what such a page then holds is undefined.
 
     Constraints:
 
-    * (C1) a pair has two entries;
-    * (C2) the cache has no `token_scales`, which are not in its pages.
+    * (C1) a pair has two entries.
 
     Example:
 

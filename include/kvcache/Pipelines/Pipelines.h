@@ -25,6 +25,12 @@ struct CompileOptions : public PassPipelineOptions<CompileOptions> {
       llvm::cl::desc("Element type of caches: auto, fp8, fp8_e4m3, fp8_e5m2, "
                      "fp8_per_token_head, float16, bfloat16"),
       llvm::cl::init("auto")};
+  Option<std::string> tokenScales{
+      *this, "token-scales",
+      llvm::cl::desc("Where caches of fp8_per_token_head keep the scales of "
+                     "tokens: side, in tensors of their own, or inline, behind "
+                     "the codes of each row (none: as the graph says, else "
+                     "side)")};
   ListOption<std::string> skipLayers{
       *this, "kv-cache-dtype-skip-layers",
       llvm::cl::desc("Layers whose cache stays in the model's type: indices, "

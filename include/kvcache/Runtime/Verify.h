@@ -8,6 +8,8 @@
 //                 all other bytes of the cache as they were; the scale of
 //                 128 codes of an fp8_ds_mla row is max(amax / 448, 2^-126)
 //   FP8 queries   that a segment quantizes, bit for bit: x * (1 / s) in f32
+//   quantize,     of no layer's queries, bit for bit, by the scale that the
+//   dequantize    launch names: no layer has it
 //   attention     double precision over the dequantised cache after the run,
 //                 causal, ragged; each element within one unit in the last
 //                 place of the output type plus 2^-9 * sum |p v|, where p are
@@ -37,7 +39,7 @@
 namespace kvcache {
 
 struct LayerVerification {
-  std::string layer; // Layer::id; of a merge the name of its output
+  std::string layer; // Layer::id; of what has no layer its output
   uint64_t codesCompared = 0;
   uint64_t codesWrong = 0;
   uint64_t bytesDisturbed = 0; // cache bytes that should not have changed
@@ -69,6 +71,7 @@ private:
   Math mathOf(const Layer &layer) const;
   Error compareAttention(const Layer &layer, LayerVerification &result);
   Error compareMerge(const Launch &launch, LayerVerification &result);
+  Error compareElementwise(const Launch &launch, LayerVerification &result);
 
   const Session &session;
   std::map<std::string, std::vector<uint8_t>> before; // memory by buffer name

@@ -51,6 +51,8 @@ def ResolveCacheTypes : Pass<"kvcache-resolve-cache-types", "::mlir::ModuleOp"> 
            "Folder of the model, or a .safetensors file; none: only options and graph decide">,
     Option<"kvCacheDtype", "kv-cache-dtype", "std::string", "\"auto\"",
            "Element type of the caches: auto, float16, bfloat16, fp8 (= fp8_e4m3), fp8_e5m2, fp8_e4m3fnuz, fp8_per_token_head, and of MLA fp8_ds_mla">,
+    Option<"tokenScales", "token-scales", "std::string", "\"\"",
+           "Where caches of fp8_per_token_head keep the scales of tokens: side (in tensors of their own) or inline (behind the codes of each row); none: as the cache says, else side">,
     ListOption<"skipLayers", "skip-layers", "std::string",
                "Layers whose cache is not quantized: indices, or sliding_window">
   ];
@@ -62,7 +64,7 @@ def ResolveCacheTypes : Pass<"kvcache-resolve-cache-types", "::mlir::ModuleOp"> 
 }
 
 def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
-  let summary = "softmax scale, soft cap, window and sinks from the model";
+  let summary = "softmax scale, soft cap, window, sinks and slopes from the model";
   let description = [{
     Serving ops carry no softmax scale, soft cap and window: the layer knew
     them. The pass sets the attributes of each `kvcache.paged_attention` from
@@ -71,10 +73,16 @@ def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
     family. A remark names every value that comes from the config. Where the
     config asks for attention sinks, they become a constant operand, from the
     checkpoint's tensor `<module>.sinks` or `<module>.attention_sink_bias`.
+    Where it asks for ALiBi, the slopes become one, by the formula of Press,
+    Smith and Lewis (ICLR 2022, arXiv 2108.12409): of 2^n heads 2^(-8 i / 2^n),
+    `i` from 1 on, and of more those of the next power of two in between. The 8
+    is MPT's `alibi_bias_max`; Falcon's slopes are times the softmax scale.
+    Operands that the graph has stay as they are.
 
     It is an error if nothing gives the softmax scale; if the config contradicts
-    the graph's heads or head dim; if it asks for what the ops cannot do (a
-    cache shared with another layer).
+    the graph's heads or head dim, or itself (ALiBi beside another kind of
+    position); if it asks for what the ops cannot do (a cache shared with another
+    layer).
 
     Before:
 
@@ -106,7 +114,9 @@ def ApplyModelConfig : Pass<"kvcache-apply-model-config", "::mlir::ModuleOp"> {
     Option<"window", "window", "int64_t", "-1",
            "Keys that a query sees in every layer, its own included; 0: all (negative: not given)">,
     Option<"tpSize", "tp-size", "int64_t", "1",
-           "Tensor parallel ranks, of which the graph is one; heads of the config are those of all ranks">
+           "Tensor parallel ranks, of which the graph is one; heads of the config are those of all ranks">,
+    Option<"tpRank", "tp-rank", "int64_t", "0",
+           "The rank that the graph is for, whose heads' ALiBi slopes it takes">
   ];
   let statistics = [
     Statistic<"numApplied", "applied", "Attention ops whose attributes this run has changed">

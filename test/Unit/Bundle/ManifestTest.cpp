@@ -883,6 +883,7 @@ TEST(ManifestTest, ScalesOfTokensFitTheirPages) {
     manifest.buffers.push_back(buffer);
   }
   std::string without = layer.compatibility;
+  layer.tokenScales = TokenScales::Side;
   layer.compatibility = cacheCompatibility(layer);
   EXPECT_NE(layer.compatibility, without);
   ASSERT_FALSE(bool(validateManifest(manifest)))
@@ -901,6 +902,34 @@ TEST(ManifestTest, ScalesOfTokensFitTheirPages) {
   }));
   EXPECT_TRUE(
       refused([](Manifest &m) { m.layers[0].buffers.kScales = "other"; }));
+  for (TokenScales other : {TokenScales::None, TokenScales::Inline})
+    EXPECT_TRUE(refused([other](Manifest &m) {
+      m.layers[0].tokenScales = other;
+      m.layers[0].compatibility = cacheCompatibility(m.layers[0]);
+    }));
+}
+
+TEST(ManifestTest, RowsThatEndInTheirScaleAreBytes) {
+  Manifest manifest = sample();
+  Layer &layer = manifest.layers[0];
+  layer.tokenScales = TokenScales::Inline;
+  layer.compatibility = cacheCompatibility(layer);
+  EXPECT_TRUE(bool(validateManifest(manifest)));
+  for (const std::string &name : {layer.buffers.kCache, layer.buffers.vCache}) {
+    Buffer &cache = bufferNamed(manifest, name);
+    cache.elementType = ElementType::U8;
+    cache.shape[3] = layer.headDim + 4;
+    cache.offsetIn.reset();
+    cache.strides = contiguousStrides(cache.shape);
+    cache.bytes = *spanBytes(cache);
+  }
+  ASSERT_FALSE(bool(validateManifest(manifest)))
+      << validateManifest(manifest).message();
+  Expected<Manifest> again = parseManifest(writeManifest(manifest));
+  ASSERT_TRUE(bool(again)) << again.message();
+  EXPECT_TRUE(again->layers[0].hasInlineScales());
+  layer.buffers.kScales = layer.buffers.kCache;
+  EXPECT_TRUE(bool(validateManifest(manifest)));
 }
 
 TEST(ManifestTest, CompatibilityFollowsEveryFact) {

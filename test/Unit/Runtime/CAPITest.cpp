@@ -93,6 +93,8 @@ TEST_F(CAPITest, ListsWhatTheManifestSays) {
   EXPECT_STREQ(layer.kProvenance, "checkpoint");
   EXPECT_STREQ(layer.kKey, "model.layers.1.self_attn.k_proj.k_scale");
   EXPECT_STREQ(layer.vProvenance, "override");
+  EXPECT_STREQ(kvcacheBundleLayerTokenScales(rig.opened, 1), "");
+  EXPECT_EQ(kvcacheBundleLayerTokenScales(rig.opened, 2), nullptr);
   float scales[3] = {0, 0, 0};
   EXPECT_EQ(kvcacheBundleLayerScales(rig.opened, 1, 'v', scales, 3), 1u);
   EXPECT_EQ(scales[0], vScale(1));
