@@ -141,6 +141,7 @@ private:
     if (entry) {
       result.index = entry->index;
       result.sinks = entry->sinks;
+      result.queryHeads = entry->queryHeads.value;
       checkShape(request, "query heads", request.queryHeads, entry->queryHeads);
       // An MLA model's graph works on expanded heads or on the latent row.
       if (entry->kind != LayerKind::MLA) {
@@ -206,6 +207,10 @@ private:
         note("window", entry->windowLeft->from);
     } else {
       assumed = true;
+    }
+    if (entry && entry->alibi && !request.hasSlopes) {
+      result.alibi = entry->alibi;
+      note("ALiBi slopes", entry->alibi->from);
     }
     if (assumed)
       assumedLayers.push_back(request.layer);

@@ -34,6 +34,21 @@ const char *kvcache::layerKindName(LayerKind kind) {
   return "none";
 }
 
+std::vector<double> kvcache::alibiSlopes(const Alibi &alibi, int64_t heads,
+                                         int64_t first, int64_t count) {
+  int64_t power = 1;
+  while (2 * power <= heads)
+    power *= 2;
+  std::vector<double> slopes;
+  for (int64_t head = first; head < first + count; ++head) {
+    double share = head < power
+                       ? double(head + 1) / double(power)
+                       : double(2 * (head - power) + 1) / double(2 * power);
+    slopes.push_back(std::exp2(-alibi.biasMax * share));
+  }
+  return slopes;
+}
+
 namespace {
 
 constexpr int64_t maxLayers = 100000;
@@ -838,12 +853,39 @@ void readFalconH1(Family &f) {
     layer.alsoRecurrent = true;
 }
 
-void setAlibi(Family &f, const char *detail) {
+void setAlibi(Family &f, const Sourced<Alibi> &alibi) {
   for (LayerAttention &layer : f.model.layers)
-    layer.alibi = true;
-  f.refuse(std::string("ALiBi: a per-head linear position bias is added to "
-                       "the ") +
-           detail + " scores");
+    layer.alibi = alibi;
+}
+
+/// What no family has a rule for: keys that say how positions enter, which must
+/// agree with it and with each other. `alibi` is a key of Falcon, and
+/// `position_embedding_type` one that several model types have.
+void readPositions(Family &f) {
+  constexpr std::string_view word = "position_embedding_type", key = "alibi";
+  const JsonValue *given = f.text.findNonNull(word);
+  if (given && !given->isString())
+    return f.fail(word,
+                  std::string("expected a string, found ") + given->kindName());
+  bool isOn = f.flag(key, false), isOff = f.has(key) && !isOn;
+  bool says = given && given->asString() == key;
+  std::string of;
+  for (const LayerAttention &layer : f.model.layers)
+    if (layer.alibi)
+      of = layer.alibi->from;
+  if (of.empty() && isOn)
+    of = f.source(key);
+  if (isOff && (says || !of.empty()))
+    return f.fail(key, "is false, but " + (says ? f.source(word) : of) +
+                           " says that positions enter by ALiBi");
+  if (given && !says && !of.empty())
+    return f.fail(word, "is " + given->print(0) + ", but " + of +
+                            " says that positions enter by ALiBi");
+  bool isMissing = false;
+  for (const LayerAttention &layer : f.model.layers)
+    isMissing |= !layer.alibi;
+  if (isMissing && (isOn || says))
+    setAlibi(f, {Alibi(), f.source(isOn ? key : word)});
 }
 
 void readFalcon(Family &f) {
@@ -860,13 +902,14 @@ void readFalcon(Family &f) {
   }
   for (LayerAttention &layer : f.model.layers)
     layer.kvHeads = kv;
+  // Falcon adds the bias to the products, and then scales both.
   if (f.flag("alibi", false))
-    setAlibi(f, "unscaled");
+    setAlibi(f, {{8, /*isScaled=*/true}, f.source("alibi")});
 }
 
 void readBloom(Family &f) {
   readHeads(f);
-  setAlibi(f, "scaled");
+  setAlibi(f, {Alibi(), "model type bloom"});
 }
 
 void readMpt(Family &f) {
@@ -889,9 +932,29 @@ void readMpt(Family &f) {
   if (kv && kv->isInteger() && kv->asInteger() > 0)
     for (LayerAttention &layer : f.model.layers)
       layer.kvHeads = {kv->asInteger(), f.source("attn_config.kv_n_heads")};
-  const JsonValue *alibi = find("alibi");
-  if (!alibi || (alibi->isBool() && alibi->asBool()))
-    setAlibi(f, "scaled");
+  auto isTrue = [&](const char *key, bool otherwise) {
+    const JsonValue *value = find(key);
+    if (value && !value->isBool())
+      f.fail(std::string("attn_config.") + key,
+             std::string("expected true or false, found ") + value->kindName());
+    return value && value->isBool() ? value->asBool() : otherwise;
+  };
+  if (isTrue("alibi", true)) {
+    std::string from = find("alibi")
+                           ? f.source("attn_config.alibi")
+                           : "class default of mpt for attn_config.alibi";
+    if (isTrue("rope", false))
+      f.fail("attn_config.rope",
+             "is true, but " + from + " says that positions enter by ALiBi");
+    Alibi alibi;
+    if (const JsonValue *most = find("alibi_bias_max")) {
+      alibi.biasMax = most->isNumber() ? most->asDouble() : 0;
+      if (!(alibi.biasMax > 0 && alibi.biasMax <= 64))
+        f.fail("attn_config.alibi_bias_max",
+               "expected a positive number up to 64, found " + most->print(0));
+    }
+    setAlibi(f, {alibi, from});
+  }
   const JsonValue *prefix = find("prefix_lm");
   if (prefix && prefix->isBool() && prefix->asBool())
     f.refuse("bidirectional prefix (attn_config.prefix_lm)");
@@ -1070,6 +1133,7 @@ Expected<ModelAttention> kvcache::readModelAttention(const JsonFile &config) {
     return dtype.error();
   family.model.dtype = *dtype;
   it->second(family);
+  readPositions(family);
   if (family.error)
     return family.error;
   for (LayerAttention &layer : family.model.layers)

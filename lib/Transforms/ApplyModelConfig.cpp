@@ -30,6 +30,8 @@ private:
   LogicalResult addSinks(AttentionOpInterface op,
                          const ::kvcache::ResolvedAttention &resolved,
                          const ::kvcache::Checkpoint *checkpoint);
+  LogicalResult addSlopes(AttentionOpInterface op, CacheOp cache,
+                          const ::kvcache::ResolvedAttention &resolved);
 };
 
 } // namespace
@@ -37,9 +39,9 @@ private:
 static bool isSameRequest(const ::kvcache::AttentionRequest &a,
                           const ::kvcache::AttentionRequest &b) {
   return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.latentDim,
-                  a.softmaxScale, a.softCap, a.windowLeft) ==
+                  a.softmaxScale, a.softCap, a.windowLeft, a.hasSlopes) ==
          std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim, b.latentDim,
-                  b.softmaxScale, b.softCap, b.windowLeft);
+                  b.softmaxScale, b.softCap, b.windowLeft, b.hasSlopes);
 }
 
 static bool hasWindow(const ::kvcache::ResolvedAttention &resolved) {
@@ -72,14 +74,13 @@ LogicalResult ApplyModelConfigPass::checkResolved(
                           << resolved.softCap->from << " gives "
                           << resolved.softCap->value;
   if (isa<MLAAttentionOp>(op.getOperation()) &&
-      (resolved.softCap || hasWindow(resolved)))
-    return op.emitError() << "layer '" << resolved.layer
-                          << "': MLA is not supported with "
-                          << (resolved.softCap
-                                  ? "a soft cap, but " + resolved.softCap->from
-                                  : "a window, but " +
-                                        resolved.windowLeft->from)
-                          << " gives one";
+      (resolved.softCap || hasWindow(resolved) || resolved.alibi))
+    return op.emitError()
+           << "layer '" << resolved.layer << "': MLA is not supported with "
+           << (resolved.softCap ? "a soft cap, but " + resolved.softCap->from
+               : resolved.alibi ? "ALiBi, but " + resolved.alibi->from
+                                : "a window, but " + resolved.windowLeft->from)
+           << " gives one";
   return success();
 }
 
@@ -106,6 +107,15 @@ void ApplyModelConfigPass::apply(AttentionOpInterface op,
   }
   if (op->getAttrDictionary() != before)
     ++numApplied;
+}
+
+/// f32 [query heads], in front of an attention.
+static Value perHeadConstant(Operation *op, ArrayRef<float> values) {
+  OpBuilder builder(op);
+  auto type = RankedTensorType::get({static_cast<int64_t>(values.size())},
+                                    builder.getF32Type());
+  return arith::ConstantOp::create(builder, op->getLoc(),
+                                   DenseElementsAttr::get(type, values));
 }
 
 /// Sinks are weights of the layer: `<module>.sinks` or
@@ -154,12 +164,35 @@ ApplyModelConfigPass::addSinks(AttentionOpInterface op,
                             << "': " << value.message();
     values.push_back(static_cast<float>(*value));
   }
-  OpBuilder builder(op);
-  auto type = RankedTensorType::get({heads}, builder.getF32Type());
-  paged.getSinksMutable().assign(arith::ConstantOp::create(
-      builder, op.getLoc(), DenseElementsAttr::get(type, ArrayRef(values))));
+  paged.getSinksMutable().assign(perHeadConstant(op, values));
   op.emitRemark() << "layer '" << resolved.layer << "': sinks from '" << name
                   << "'";
+  return success();
+}
+
+/// Slopes of ALiBi, which the config says and a formula gives.
+LogicalResult
+ApplyModelConfigPass::addSlopes(AttentionOpInterface op, CacheOp cache,
+                                const ::kvcache::ResolvedAttention &resolved) {
+  auto paged = dyn_cast<PagedAttentionOp>(op.getOperation());
+  if (!resolved.alibi || !paged)
+    return success();
+  int64_t heads = op.getNumQueryHeads(), all = resolved.queryHeads;
+  int64_t first = tpRank * heads;
+  if (heads != all && (tpSize == 1 || first + heads > all))
+    return op.emitError()
+           << "layer '" << resolved.layer << "' has " << heads << " of the "
+           << all << " query heads, and " << resolved.alibi->from
+           << " asks for ALiBi, whose slopes depend on the rank; "
+           << (cache.getShards() ? "run kvcache-apply-model-config before the "
+                                   "graph is split"
+                                 : "give tp-size and tp-rank");
+  const ::kvcache::Alibi &alibi = resolved.alibi->value;
+  SmallVector<float> values;
+  for (double slope : ::kvcache::alibiSlopes(alibi, all, first, heads))
+    values.push_back(static_cast<float>(
+        alibi.isScaled ? slope * resolved.softmaxScale.value : slope));
+  paged.getAlibiSlopesMutable().assign(perHeadConstant(op, values));
   return success();
 }
 
@@ -199,6 +232,7 @@ void ApplyModelConfigPass::runOnOperation() {
         request.softCap = attr.getValueAsDouble();
       if (auto attr = paged.getWindowAttr())
         request.windowLeft = attr.getInt();
+      request.hasSlopes = bool(paged.getAlibiSlopes());
     }
     // Several programs of one model have the same layers; each is asked once.
     SmallVector<size_t, 1> &known = requestsOfLayer[request.layer];
@@ -240,7 +274,8 @@ void ApplyModelConfigPass::runOnOperation() {
   for (auto [op, cache, index] : attentions)
     failedAny |= failed(checkResolved(op, cache, table.layers[index])) ||
                  failed(addSinks(op, table.layers[index],
-                                 *opened ? &**opened : nullptr));
+                                 *opened ? &**opened : nullptr)) ||
+                 failed(addSlopes(op, cache, table.layers[index]));
   if (failedAny)
     return signalPassFailure();
   for (auto [op, cache, index] : attentions)

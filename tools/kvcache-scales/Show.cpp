@@ -49,7 +49,7 @@ void printAttention(std::ostream &os, const LayerAttention &entry) {
   if (entry.sinks)
     os << "; sinks";
   if (entry.alibi)
-    os << "; ALiBi";
+    os << "; ALiBi (" << entry.alibi->from << ")";
   os << "\n  heads " << entry.queryHeads.value;
   if (entry.kind == LayerKind::MLA)
     os << ", latent " << entry.latentDim << " + rope " << entry.ropeDim;
@@ -154,7 +154,7 @@ JsonValue toJson(const LayerAttention &entry) {
     json.set("rope_dim", entry.ropeDim);
   }
   json.set("sinks", entry.sinks);
-  json.set("alibi", entry.alibi);
+  json.set("alibi", entry.alibi.has_value());
   return json;
 }
 

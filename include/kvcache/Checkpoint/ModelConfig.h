@@ -39,6 +39,21 @@ enum class LayerKind {
 /// "attention", "sliding", "chunked", "mla", "cross", "recurrent", "none".
 const char *layerKindName(LayerKind kind);
 
+/// Attention with linear biases: slope * (key - query position) joins a score.
+struct Alibi {
+  /// The slopes of 2^n heads fall to 2^-biasMax.
+  double biasMax = 8;
+  /// The bias is multiplied by the softmax scale, as the products are.
+  bool isScaled = false;
+};
+
+/// Slopes of the heads `first` .. `first + count - 1` of `heads`, by Press,
+/// Smith and Lewis, "Train Short, Test Long", ICLR 2022 (arXiv 2108.12409;
+/// `get_slopes` of its code): with the largest power of two m <= heads
+/// 2^(-biasMax * i / m) for i = 1 .. m; the other heads take the odd i of 2m.
+std::vector<double> alibiSlopes(const Alibi &alibi, int64_t heads,
+                                int64_t first, int64_t count);
+
 /// What the config says about one layer. For Recurrent and None only `index`
 /// and `kind` count.
 struct LayerAttention {
@@ -58,7 +73,7 @@ struct LayerAttention {
 
   Sourced<int64_t> queryHeads, kvHeads, headDim, valueHeadDim;
   bool sinks = false;
-  bool alibi = false;
+  std::optional<Sourced<Alibi>> alibi;
 
   /// MLA only, else 0: the cached row is latentDim + ropeDim wide.
   int64_t latentDim = 0, nopeDim = 0, ropeDim = 0;
@@ -99,6 +114,7 @@ struct AttentionRequest {
   int64_t latentDim = 0;
   std::optional<double> softmaxScale, softCap; ///< attributes
   std::optional<int64_t> windowLeft;           ///< -1: none
+  bool hasSlopes = false;                      ///< of ALiBi, as an operand
 };
 
 /// Explicit values for every layer.
@@ -116,6 +132,8 @@ struct ResolvedAttention {
   std::optional<Sourced<double>> softCap;
   std::optional<Sourced<int64_t>> windowLeft;
   bool sinks = false;
+  std::optional<Sourced<Alibi>> alibi; ///< none where the graph has slopes
+  int64_t queryHeads = 0;              ///< of all ranks, by the config
   /// Set from the config; the graph's layer name of the owner.
   std::string sharesCacheWith;
 };

@@ -179,12 +179,30 @@ TEST_F(Attention, ChecksTheOptions) {
 }
 
 TEST_F(Attention, RefusesWhatNoKernelExpresses) {
+  JsonFile mpt = configOf(
+      R"({"model_type": "mpt", "n_layers": 2, "d_model": 256, "n_heads": 4,
+          "attn_config": {"prefix_lm": true}})");
+  for (AttentionRequest &request : graph)
+    request.kvHeads = 4;
+  expectError(resolveAttention(&mpt, graph),
+              "model type 'mpt': not supported: bidirectional prefix");
+}
+
+TEST_F(Attention, TakesAlibiUnlessTheGraphHasSlopes) {
   JsonFile bloom = configOf(
       R"({"model_type": "bloom", "n_layer": 2, "n_embed": 256, "n_head": 4})");
   for (AttentionRequest &request : graph)
     request.kvHeads = 4;
-  expectError(resolveAttention(&bloom, graph),
-              "model type 'bloom': not supported: ALiBi");
+  graph[1].hasSlopes = true;
+  AttentionTable table = resolveAttention(&bloom, graph);
+  expectGood(table);
+  ASSERT_TRUE(table.layers[0].alibi);
+  EXPECT_EQ(table.layers[0].alibi->from, "model type bloom");
+  EXPECT_EQ(table.layers[0].queryHeads, 4);
+  EXPECT_FALSE(table.layers[1].alibi);
+  EXPECT_NE(findOnly(table.diagnostics, Severity::Remark,
+                     "ALiBi slopes from model type bloom (1 layer)"),
+            nullptr);
 }
 
 TEST_F(Attention, ImagesOnlyRefusalsAreRemarks) {

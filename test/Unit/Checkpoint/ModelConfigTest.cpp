@@ -75,7 +75,7 @@ TEST_P(ConfigFixtures, GiveWhatTheModelItselfDoes) {
     EXPECT_EQ(layer.valueHeadDim.value, want.find("v_head_dim")->asInteger())
         << i;
     EXPECT_EQ(layer.sinks, want.find("sinks")->asBool()) << i;
-    EXPECT_EQ(layer.alibi, want.find("alibi")->asBool()) << i;
+    EXPECT_EQ(layer.alibi.has_value(), want.find("alibi")->asBool()) << i;
     const JsonValue *window = want.findNonNull("window_left");
     ASSERT_EQ(layer.windowLeft.has_value(), window != nullptr) << i;
     if (window) {
@@ -123,6 +123,107 @@ INSTANTIATE_TEST_SUITE_P(Configs, ConfigFixtures,
 
 TEST(ModelConfig, ThereAreFortyFixtures) {
   EXPECT_EQ(fixtureNames().size(), 40u);
+}
+
+/// The recursion of `get_slopes` in the code of the ALiBi paper.
+std::vector<double> publishedSlopes(int64_t heads) {
+  if ((heads & (heads - 1)) == 0) {
+    double start = std::pow(2, -std::pow(2, -(std::log2(heads) - 3)));
+    std::vector<double> slopes = {start};
+    while (int64_t(slopes.size()) < heads)
+      slopes.push_back(slopes.back() * start);
+    return slopes;
+  }
+  int64_t closest = 1;
+  while (closest * 2 < heads)
+    closest *= 2;
+  std::vector<double> slopes = publishedSlopes(closest),
+                      more = publishedSlopes(2 * closest);
+  for (size_t i = 0; int64_t(slopes.size()) < heads; i += 2)
+    slopes.push_back(more[i]);
+  return slopes;
+}
+
+TEST(ModelConfig, AlibiSlopesAreThePublishedOnes) {
+  for (int64_t heads : {1, 2, 6, 8, 12, 16, 32, 40, 71, 112, 128}) {
+    std::vector<double> want = publishedSlopes(heads),
+                        got = alibiSlopes(Alibi(), heads, 0, heads);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(got[i] / want[i], 1, 1e-13) << heads << " heads, " << i;
+    // A rank has those of its heads.
+    std::vector<double> part =
+        alibiSlopes(Alibi(), heads, heads / 2, heads - heads / 2);
+    EXPECT_EQ(part, std::vector<double>(got.begin() + heads / 2, got.end()));
+  }
+  EXPECT_EQ(alibiSlopes({16}, 2, 0, 2), (std::vector<double>{0x1p-8, 0x1p-16}));
+}
+
+TEST(ModelConfig, SaysAlibiByTheKeysOfItsFamily) {
+  const std::string falcon =
+      R"({"model_type": "falcon", "num_hidden_layers": 1, "hidden_size": 256,
+          "num_attention_heads": 4, )";
+  const std::string mpt =
+      R"({"model_type": "mpt", "n_layers": 1, "d_model": 256, "n_heads": 4, )";
+  const std::string llama =
+      R"({"model_type": "llama", "num_hidden_layers": 1, "head_dim": 64,
+          "num_attention_heads": 4, )";
+  struct {
+    std::string text, from;
+    double biasMax;
+    bool isScaled;
+  } cases[] = {
+      {falcon + R"("alibi": true})", "config.json: alibi", 8, true},
+      {falcon + R"("alibi": false})", "", 0, false},
+      {mpt + R"("attn_config": {}})",
+       "class default of mpt for attn_config.alibi", 8, false},
+      {mpt + R"("attn_config": {"alibi": true, "alibi_bias_max": 16}})",
+       "config.json: attn_config.alibi", 16, false},
+      {mpt + R"("attn_config": {"alibi": false, "rope": true}})", "", 0, false},
+      {llama + R"("position_embedding_type": "alibi"})",
+       "config.json: position_embedding_type", 8, false},
+      {llama + R"("alibi": true})", "config.json: alibi", 8, false},
+      {llama + R"("position_embedding_type": "rope"})", "", 0, false},
+  };
+  for (const auto &entry : cases) {
+    Expected<ModelAttention> model = readText(entry.text);
+    ASSERT_TRUE(model) << entry.text << ": " << model.message();
+    const auto &alibi = model->layers[0].alibi;
+    ASSERT_EQ(alibi.has_value(), !entry.from.empty()) << entry.text;
+    if (!alibi)
+      continue;
+    EXPECT_EQ(alibi->from, entry.from);
+    EXPECT_EQ(alibi->value.biasMax, entry.biasMax) << entry.text;
+    EXPECT_EQ(alibi->value.isScaled, entry.isScaled) << entry.text;
+  }
+  struct {
+    std::string text, error;
+  } contradictions[] = {
+      {falcon + R"("alibi": false, "position_embedding_type": "alibi"})",
+       "config.json: alibi: is false, but config.json: "
+       "position_embedding_type says that positions enter by ALiBi"},
+      {falcon + R"("alibi": true, "position_embedding_type": "rope"})",
+       "config.json: position_embedding_type: is \"rope\", but config.json: "
+       "alibi says"},
+      {R"({"model_type": "bloom", "n_layer": 1, "n_embed": 256, "n_head": 4,
+           "alibi": false})",
+       "config.json: alibi: is false, but model type bloom says"},
+      {mpt + R"("attn_config": {"alibi": true, "rope": true}})",
+       "config.json: attn_config.rope: is true, but config.json: "
+       "attn_config.alibi says"},
+      {mpt + R"("attn_config": {"alibi_bias_max": 0}})",
+       "attn_config.alibi_bias_max: expected a positive number"},
+      {mpt + R"("attn_config": {"alibi": 1}})",
+       "attn_config.alibi: expected true or false"},
+      {llama + R"("position_embedding_type": 3})",
+       "position_embedding_type: expected a string"},
+  };
+  for (const auto &entry : contradictions) {
+    Expected<ModelAttention> model = readText(entry.text);
+    ASSERT_FALSE(model) << entry.text;
+    EXPECT_NE(model.message().find(entry.error), std::string::npos)
+        << model.message();
+  }
 }
 
 TEST(ModelConfig, NamesItsSources) {
