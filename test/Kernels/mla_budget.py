@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from kernel_build import Builder, cubin
+from kernel_build import TYPES, Builder, cubin
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "utils"))
@@ -21,7 +21,8 @@ FORMATS = ("e4m3", "e5m2", "f16", "bf16", "fp8_ds_mla")
 # (arch, slots per latent byte at most, constants)
 CASES = [(90, 0.15, dict(heads=64)), (90, 0.15, dict(heads=128)), (90, 0.10, dict(heads=32)), (90, 0.07, dict(heads=16)),
          (90, 0.17, dict(heads=64, latent_dim=256)), (90, 0.07, dict(heads=64, cache_type=3)), (90, 0.22, dict(heads=64, cache_type=4)),
-         (90, 0.11, dict(heads=16, cache_type=4)), (90, 0.15, dict(heads=16, rows=4)), (89, 0.16, dict(heads=64)),
+         (90, 0.11, dict(heads=16, cache_type=4)), (90, 0.15, dict(heads=16, rows=4)), (90, 0.15, dict(heads=64, q_type=3)),
+         (90, 0.13, dict(heads=32, q_type=2)), (89, 0.16, dict(heads=64)),
          (120, 0.21, dict(heads=64)), (80, 0.26, dict(heads=64)), (80, 0.14, dict(heads=16)), (80, 0.07, dict(heads=64, cache_type=3)),
          (80, 0.30, dict(heads=64, cache_type=4))]
 IN_FLIGHT = {90: 64 << 10, 80: 36 << 10, 89: 32 << 10, 120: 32 << 10}
@@ -40,7 +41,7 @@ def main():
     failed = passed = 0
     table = []
     for arch in sorted({arch for arch, _, _ in CASES}, reverse=True):
-        cases = [(budget, *builder.mla(f"k{n}", arch=arch, q_type=1, page_size=64, num_splits=4, **values))
+        cases = [(budget, *builder.mla(f"k{n}", **dict(arch=arch, q_type=1, page_size=64, num_splits=4) | values))
                  for n, (a, budget, values) in enumerate(CASES) if a == arch]
         path = os.path.join(options.work, f"mla{arch}.cubin")
         ptxas = cubin(builder.ptx([kernel for _, kernel, _ in cases], arch), arch, path)
@@ -64,7 +65,9 @@ def main():
             flight = (v["stages"] - (v["cache_type"] in (2, 3))) * tile
             if v["latent_dim"] == 512 and flight < IN_FLIGHT[arch]:
                 problems.append(f"{flight} bytes in flight, budget {IN_FLIGHT[arch]}")
-            text = (f"sm_{arch} | {v['heads']}{' x 4 rows' if v['rows'] > 1 else ''} | {v['latent_dim']} + {v['rope_dim']} | "
+            rows = " x 4 rows" if v["rows"] > 1 else ""
+            queries = f", {TYPES[v['q_type']]} queries" if v["q_type"] != 1 else ""
+            text = (f"sm_{arch} | {v['heads']}{rows}{queries} | {v['latent_dim']} + {v['rope_dim']} | "
                     f"{FORMATS[v['cache_type']]} | {v['tile']} x {v['stages']}")
             table.append(f"| {text} | {slots:.4f} | {loop['by_mnemonic']['HMMA'] * WARPS / tile:.4f} | {e['registers']} | {g.shared_of(v)} | "
                          f"{flight >> 10} |")
