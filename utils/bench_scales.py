@@ -146,7 +146,7 @@ def run_show(tool, folder, output):
 
 def peak_memory(tool, folder):
     """MiB that show had resident at most: read while it waits for a reader, with all work done."""
-    with subprocess.Popen([tool, "show", folder, "--format=json"], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([tool, "show", folder, "--format=json"], stdout=subprocess.PIPE, pipesize=4096) as process:
         time.sleep(0.3)
         with open(f"/proc/{process.pid}/status") as file:
             status = dict(line.split(":", 1) for line in file)
