@@ -224,7 +224,7 @@ def densest_step(code, labels):
     """(tensor instructions, all instructions) of one turn of the innermost tensor
     loop, on the way that has the most tensor instructions and among those the
     fewest others; and those of a turn of the loop around it, if any, without the
-    inner one. None without such a loop."""
+    inner one and with one turn of others. None without such a loop."""
     follow = successors(code, labels)
     blocks = blocks_of(code, follow)
     edges = {h: follow[b[-1]] for h, b in blocks.items()}

@@ -107,6 +107,10 @@ def main():
                 v = prefill_values[name]
                 dim, lse = v["head_dim"], v["has_lse"]
                 step, steps = e["tensor_step"], 64 // g.prefill_step()
+                # Of each M tile: queries times keys, P times values, and sums.
+                products = min(2, 256 // dim) * (dim // 2 + (0 if lse else 2))
+                if step["tensor"] != products or not 0 < step["around"] < 3 * step["instructions"]:
+                    problems.append(f"a step has {step['tensor']} tensor instructions, expected {products}, and {step['around']} around it")
                 share = steps * step["tensor"] / (steps * step["instructions"] + step["around"])
                 if arch == 90 and share < PREFILL[dim][lse]:
                     problems.append(f"{share:.3f} of the instructions are tensor instructions, expected {PREFILL[dim][lse]}")
