@@ -46,14 +46,11 @@ namespace kernels {
 constexpr int windowBytes = 4096, maxWindows = 4, maxPanels = 7;
 constexpr int maxSegments = 32;
 
-/// Bytes of a unit of the rows.
+/// Bytes of a unit of the rows: see copyWidth.
 KVCACHE_DEVICE int unitBytes(const AttentionShape &shape) {
-  return shape.runtimeStrides
-             ? 16
-             : minOf(copyWidth(shape.kPageStride, shape.kTokenStride,
-                               shape.kHeadStride),
-                     copyWidth(shape.vPageStride, shape.vTokenStride,
-                               shape.vHeadStride));
+  const i64 bits = shape.kPageStride | shape.kTokenStride | shape.kHeadStride |
+                   shape.vPageStride | shape.vTokenStride | shape.vHeadStride;
+  return shape.runtimeStrides ? 16 : copyWidth(bits, 0, 0);
 }
 KVCACHE_DEVICE int rowUnits(const AttentionShape &shape, bool isV) {
   return (isV ? shape.vHeadDim : shape.headDim) * cacheBytes(shape.cacheType) /
@@ -90,21 +87,20 @@ KVCACHE_DEVICE bool holdsV(const AttentionShape &shape, int p) {
 KVCACHE_DEVICE int inRow(const AttentionShape &shape, int p) {
   return isOfV(shape, p) ? p - rowPanels(shape, false) : p;
 }
-/// Units of panel `p`, widest first.
+KVCACHE_DEVICE int highestBit(int x) {
+  return x > 0 ? 1 << (31 - __builtin_clz(static_cast<u32>(x))) : 0;
+}
+/// Units of panel `p`, widest first. The library is compiled without knowing
+/// the row, and this is asked for often: no loop over its bits.
 KVCACHE_DEVICE int panelWidth(const AttentionShape &shape, int p) {
-  int units = rowUnits(shape, isOfV(shape, p)), width = 32;
   if (holdsScales(shape, p))
     return 1;
-  p = inRow(shape, p) - units / 32;
-#pragma unroll
-  for (int bit = 4; bit >= 0; --bit) {
-    if (units >> bit & 1) {
-      if (p == 0)
-        width = 1 << bit;
-      --p;
-    }
-  }
-  return width;
+  const int units = rowUnits(shape, isOfV(shape, p));
+  const int narrow = inRow(shape, p) - units / 32;
+  int rest = units % 32;
+  rest -= narrow > 0 ? highestBit(rest) : 0;
+  rest -= narrow > 1 ? highestBit(rest) : 0;
+  return narrow < 0 ? 32 : highestBit(rest);
 }
 /// First unit of panel `p` of a row: the wider ones lie before it.
 KVCACHE_DEVICE int panelStart(const AttentionShape &shape, int p) {
