@@ -348,6 +348,10 @@ static FailureOr<CacheOp> verifyHandle(Operation *op, FlatSymbolRefAttr name,
 }
 
 LogicalResult GetCacheOp::checkPartitioned() {
+  if ((*this)->hasAttr(kSequenceAxes))
+    return emitOpError() << "has '" << kSequenceAxes
+                         << "', so its sequences are split over ranks; run "
+                            "sharding-propagation and shard-partition first";
   if (!getShards())
     return success();
   return emitOpError() << "is one of " << *getShards()

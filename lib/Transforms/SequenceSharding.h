@@ -13,10 +13,6 @@
 
 namespace mlir::kvcache {
 
-/// Says on `get_cache` that each rank along these axes of a grid has tokens of
-/// its own of every sequence: `{grid = @ranks, axes = [1]}`.
-constexpr llvm::StringLiteral kSequenceAxes = "kvcache.sequence_axes";
-
 /// Axes of a grid over which the tokens of a sequence are split.
 struct SequenceSplit {
   FlatSymbolRefAttr grid;

@@ -10,6 +10,9 @@
 // RUN: not kvcache-opt %t/handles.mlir -kvcache-caches-to-arguments 2>&1 | FileCheck %s --check-prefix=WHOLE
 // RUN: not kvcache-opt %t/handles.mlir -kvcache-form-programs 2>&1 | FileCheck %s --check-prefix=WHOLE
 // WHOLE: error: 'kvcache.get_cache' op is one of 2 shards of a cache that is declared whole; run kvcache-partition-caches first
+// RUN: sed 's/get_cache @whole/get_cache @whole {kvcache.sequence_axes = {grid = @grid, axes = [0]}}/' %t/handles.mlir > %t/sequences.mlir
+// RUN: not kvcache-opt %t/sequences.mlir -pass-pipeline="builtin.module(kvcache-partition-caches,kvcache-form-programs)" 2>&1 | FileCheck %s --check-prefix=SEQUENCES
+// SEQUENCES: error: 'kvcache.get_cache' op has 'kvcache.sequence_axes', so its sequences are split over ranks; run sharding-propagation and shard-partition first
 
 // The ranks that scales are folded for are those of the partition, and the
 // config counts the heads of all ranks.

@@ -42,6 +42,9 @@ inline constexpr llvm::StringLiteral kSoftmaxScaleFrom =
 inline constexpr llvm::StringLiteral kWeight = "kvcache.weight";
 /// On a private function: the `@program::@segment` that it stands for.
 inline constexpr llvm::StringLiteral kSegment = "kvcache.segment";
+/// On get_cache: each rank along these axes of a grid has tokens of its own of
+/// every sequence, `{grid = @ranks, axes = [1]}`. Partitioning takes it away.
+inline constexpr llvm::StringLiteral kSequenceAxes = "kvcache.sequence_axes";
 
 /// Why an op cannot be part of a captured graph.
 struct CaptureHazard {
