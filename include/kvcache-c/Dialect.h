@@ -96,6 +96,10 @@ MLIR_CAPI_EXPORTED MlirType kvcacheCacheTypeGet(MlirContext context,
                                                 int64_t numHeads,
                                                 int64_t headDim,
                                                 MlirType elementType);
+/** `!kvcache.cache<H x D | E x T>`: values have the head dim `vHeadDim`. */
+MLIR_CAPI_EXPORTED MlirType kvcacheCacheTypeGetWithVHeadDim(
+    MlirContext context, int64_t numHeads, int64_t headDim, int64_t vHeadDim,
+    MlirType elementType);
 /** The cache of MLA, `!kvcache.cache<latent L + R x T>`; i8 stands for
  *  fp8_ds_mla rows. */
 MLIR_CAPI_EXPORTED MlirType kvcacheLatentCacheTypeGet(MlirContext context,
@@ -106,6 +110,8 @@ MLIR_CAPI_EXPORTED MlirType kvcacheLatentCacheTypeGet(MlirContext context,
 MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetRopeDim(MlirType type);
 MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetNumHeads(MlirType type);
 MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetHeadDim(MlirType type);
+/** The head dim of values and outputs; of a latent cache its latent part. */
+MLIR_CAPI_EXPORTED int64_t kvcacheCacheTypeGetVHeadDim(MlirType type);
 MLIR_CAPI_EXPORTED MlirType kvcacheCacheTypeGetElementType(MlirType type);
 
 #ifdef __cplusplus

@@ -219,6 +219,9 @@ typedef struct KvcacheLayerInfo {
   /** Of a latent cache (MLA), the rotary elements at the end of a row of
    * headDim; the others are the value. 0 of other caches. */
   int64_t ropeDim;
+  /** Elements of a head's value and output: headDim, or where V has a head dim
+   * of its own that, or the latent part of a latent row. */
+  int64_t vHeadDim;
 } KvcacheLayerInfo;
 
 KVCACHE_API size_t kvcacheBundleLayerCount(const KvcacheBundle *bundle);

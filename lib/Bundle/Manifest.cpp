@@ -495,6 +495,8 @@ std::string cacheCompatibility(const Layer &layer) {
       static_cast<long long>(layer.kvHeads),
       static_cast<long long>(layer.headDim));
   std::string key(text, size_t(size));
+  if (layer.vHeadDim)
+    key += "v_dim=" + std::to_string(layer.vHeadDim) + ";";
   key += "layout=" + layer.layout;
   if (layer.isLatent())
     key += ";rope=" + std::to_string(layer.ropeDim);

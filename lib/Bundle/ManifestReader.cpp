@@ -290,6 +290,8 @@ Layer readLayer(const Value &value) {
   object.read("query_heads", layer.queryHeads, 1, 1 << 16);
   object.read("kv_heads", layer.kvHeads, 1, 1 << 16);
   object.read("head_dim", layer.headDim, 1, 1 << 16);
+  if (std::optional<Value> member = object.optional("v_head_dim"))
+    layer.vHeadDim = member->integer(1, 1 << 16);
   if (std::optional<Value> member = object.optional("rope_dim"))
     layer.ropeDim = member->integer(1, 1 << 16);
   object.read("page_size", layer.pageSize, 1, 1 << 20);

@@ -305,6 +305,12 @@ private:
     inRange(path + ".query_heads", layer.queryHeads, 1, 1 << 16);
     inRange(path + ".kv_heads", layer.kvHeads, 1, 1 << 16);
     inRange(path + ".head_dim", layer.headDim, 1, 1 << 16);
+    inRange(path + ".v_head_dim", layer.vHeadDim, 0, 1 << 16);
+    if (layer.vHeadDim && (layer.isLatent() || layer.vHeadDim == layer.headDim))
+      fail(path + ".v_head_dim",
+           "expected one only where it differs from head_dim, of a cache that "
+           "is not latent, found " +
+               std::to_string(layer.vHeadDim));
     inRange(path + ".page_size", layer.pageSize, 1, 1 << 20);
     if (failure)
       return;
@@ -407,6 +413,7 @@ private:
     outputs.back() = layer.valueDim();
     std::vector<int64_t> keys = {sizes.maxTokens, layer.kvHeads, layer.headDim};
     std::vector<int64_t> values = keys;
+    values.back() = layer.valueDim();
     if (layer.isLatent()) {
       keys = {sizes.maxTokens, layer.valueDim()};
       values = {sizes.maxTokens, layer.ropeDim};
@@ -417,6 +424,8 @@ private:
     }
     std::vector<int64_t> pages = {sizes.numPages, layer.pageSize, layer.kvHeads,
                                   layer.rowWidth()};
+    std::vector<int64_t> vPages = pages;
+    vPages.back() = layer.vRowWidth();
     // Queries that the segment quantizes itself may be in its workspace.
     const Buffer *query = manifest.findBuffer(names.query);
     bool isInner = !names.querySource.empty() && query &&
@@ -460,7 +469,8 @@ private:
     for (const std::string *cache : {&names.kCache, &names.vCache}) {
       std::string where =
           path + (cache == &names.kCache ? ".k_cache" : ".v_cache");
-      layerBuffer(where, *cache, BufferRole::Cache, pages);
+      layerBuffer(where, *cache, BufferRole::Cache,
+                  cache == &names.kCache ? pages : vPages);
       if (failure)
         return;
       ElementType type = manifest.findBuffer(*cache)->elementType;
@@ -801,6 +811,15 @@ private:
                               std::to_string(expected) + " of layer " +
                               quoted(layer.id));
     }
+    // The device library's own kernels say the head dim of V where it differs.
+    auto own = kernel.structure.find("v_head_dim");
+    bool saysOne = own != kernel.structure.end();
+    bool needsOne = layer.vHeadDim && kernel.structure.count("arch") &&
+                    kernel.structure.count("head_dim");
+    if (saysOne ? own->second != OptionValue(layer.valueDim()) : needsOne)
+      return fail(path, "the v_head_dim of kernel " + quoted(kernel.name) +
+                            " is not the " + std::to_string(layer.valueDim()) +
+                            " of layer " + quoted(layer.id));
     Capacities sizes = manifest.capacitiesOf(program);
     for (const char *name : {"rows", "num_splits", "warps"}) {
       auto found = kernel.structure.find(name);

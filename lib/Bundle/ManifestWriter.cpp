@@ -120,6 +120,8 @@ JsonValue layerJson(const Layer &layer) {
   object.set("query_heads", layer.queryHeads);
   object.set("kv_heads", layer.kvHeads);
   object.set("head_dim", layer.headDim);
+  if (layer.vHeadDim)
+    object.set("v_head_dim", layer.vHeadDim);
   if (layer.isLatent())
     object.set("rope_dim", layer.ropeDim);
   object.set("page_size", layer.pageSize);

@@ -99,10 +99,17 @@ bool kvcacheTypeIsACache(MlirType type) {
 
 MlirType kvcacheCacheTypeGet(MlirContext context, int64_t numHeads,
                              int64_t headDim, MlirType elementType) {
+  return kvcacheCacheTypeGetWithVHeadDim(context, numHeads, headDim, headDim,
+                                         elementType);
+}
+
+MlirType kvcacheCacheTypeGetWithVHeadDim(MlirContext context, int64_t numHeads,
+                                         int64_t headDim, int64_t vHeadDim,
+                                         MlirType elementType) {
   Location loc = UnknownLoc::get(unwrap(context));
   return wrap(Type(CacheType::getChecked([&] { return emitError(loc); },
                                          unwrap(context), numHeads, headDim,
-                                         unwrap(elementType))));
+                                         vHeadDim, unwrap(elementType))));
 }
 
 MlirType kvcacheLatentCacheTypeGet(MlirContext context, int64_t latentDim,
@@ -115,7 +122,7 @@ MlirType kvcacheLatentCacheTypeGet(MlirContext context, int64_t latentDim,
   }
   return wrap(Type(CacheType::getChecked(
       [&] { return emitError(loc); }, unwrap(context), int64_t(1),
-      latentDim + ropeDim, unwrap(elementType), ropeDim)));
+      latentDim + ropeDim, unwrap(elementType), ropeDim, latentDim)));
 }
 
 int64_t kvcacheCacheTypeGetRopeDim(MlirType type) {
@@ -128,6 +135,10 @@ int64_t kvcacheCacheTypeGetNumHeads(MlirType type) {
 
 int64_t kvcacheCacheTypeGetHeadDim(MlirType type) {
   return unwrapCache(type).getHeadDim();
+}
+
+int64_t kvcacheCacheTypeGetVHeadDim(MlirType type) {
+  return unwrapCache(type).getVHeadDim();
 }
 
 MlirType kvcacheCacheTypeGetElementType(MlirType type) {

@@ -147,6 +147,10 @@ private:
       if (entry->kind != LayerKind::MLA) {
         checkShape(request, "KV heads", request.kvHeads, entry->kvHeads);
         checkShape(request, "head dim", request.headDim, entry->headDim);
+        // Stacks without such caches pad values to the head dim of keys.
+        if (request.vHeadDim != request.headDim)
+          checkShape(request, "head dim of values", request.vHeadDim,
+                     entry->valueHeadDim);
         if (request.latentDim != 0)
           report(Severity::Error, request.layer,
                  std::string("the graph has a latent cache (MLA), but the "

@@ -35,17 +35,6 @@ int64_t sizeOr(std::optional<uint64_t> capacity) {
   return capacity ? static_cast<int64_t>(*capacity) : ShapedType::kDynamic;
 }
 
-MemRefType getPagesType(CacheOp cache) {
-  CacheGroupOp group = cache.getGroupOp();
-  MLIRContext *context = cache.getContext();
-  return MemRefType::get(
-      {sizeOr(group.getNumPages()), static_cast<int64_t>(group.getPageSize()),
-       cache.getCacheType().getNumHeads(), cache.getRowWidth()},
-      cache.getPageElementType(),
-      StridedLayoutAttr::get(context, ShapedType::kDynamic,
-                             cache.getPageStrides()));
-}
-
 class CachesToArgumentsPass
     : public kvcache::impl::CachesToArgumentsBase<CachesToArgumentsPass> {
 public:
@@ -153,15 +142,16 @@ private:
       if (!llvm::is_contained(groups, cache.getGroupOp()))
         groups.push_back(cache.getGroupOp());
       signature.firstOfCache[cache] = signature.buffers.size();
-      auto add = [&](StringRef suffix) {
+      auto add = [&](StringRef suffix, bool ofV = false) {
         signature.buffers.push_back({(cache.getSymName() + suffix).str(),
-                                     BufferRole::Cache, getPagesType(cache)});
+                                     BufferRole::Cache,
+                                     cache.getPagesType(ofV)});
       };
       if (cache.getCacheType().isLatent()) {
         add(".kv_cache");
       } else {
         add(".k_cache");
-        add(".v_cache");
+        add(".v_cache", /*ofV=*/true);
       }
       if (cache.hasSideScales())
         for (StringRef suffix : {".k_scales", ".v_scales"})

@@ -459,11 +459,20 @@ void ReferenceLowering::lower(WriteOp op) {
   bool quantized = cache.usesDeclaredScales();
   struct Side {
     Value rows, pages, tokenScales;
+    int64_t headDim;
     ScaleValues scale;
   };
-  Side sides[] = {
-      {readBuffer(b, op.getKey()), view.getKPages(), view.getKScales(), {}},
-      {readBuffer(b, op.getValue()), view.getVPages(), view.getVScales(), {}}};
+  CacheType type = cache.getCacheType();
+  Side sides[] = {{readBuffer(b, op.getKey()),
+                   view.getKPages(),
+                   view.getKScales(),
+                   type.getHeadDim(),
+                   {}},
+                  {readBuffer(b, op.getValue()),
+                   view.getVPages(),
+                   view.getVScales(),
+                   type.getVHeadDim(),
+                   {}}};
   Value amax;
   if (cache.getTokenScales())
     amax = stackBuffer(op, 1, b.getF32Type());
@@ -475,22 +484,20 @@ void ReferenceLowering::lower(WriteOp op) {
   writeRows(b, op, sides[0].rows,
             [&](Builder &b, Value row, Value page, Value token) {
               Value zero = index(b, 0);
-              loop(b, zero, index(b, cache.getCacheType().getNumHeads()),
+              loop(b, zero, index(b, type.getNumHeads()),
                    [&](Builder &b, Value head) {
                      for (Side &side : sides) {
                        if (amax) {
-                         writeTokenScaled(b, side.rows, {row, head},
-                                          cache.getCacheType().getHeadDim(),
-                                          /*rotates=*/&side == &sides[0], amax,
-                                          codes, side.pages, side.tokenScales,
-                                          {page, token, head});
+                         writeTokenScaled(
+                             b, side.rows, {row, head}, side.headDim,
+                             /*rotates=*/&side == &sides[0], amax, codes,
+                             side.pages, side.tokenScales, {page, token, head});
                          continue;
                        }
                        Value scale = quantized
                                          ? scaleOfHead(b, side.scale, head)
                                          : Value();
-                       forElements(b, side.rows, {row, head},
-                                   cache.getCacheType().getHeadDim(),
+                       forElements(b, side.rows, {row, head}, side.headDim,
                                    /*rotates=*/&side == &sides[0],
                                    [&](Builder &b, Value d, Value element) {
                                      writeElement(b, element, scale, side.pages,
@@ -692,9 +699,13 @@ Value ReferenceLowering::readTokenScale(Builder &b, CacheOp cache, Value scales,
   if (!cache.getTokenScales())
     return nullptr;
   return arithmetic.widen(
-      b, scales ? load(b, scales, token)
-                : readBytes(b, b.getF32Type(), pages, token,
-                            index(b, cache.getCacheType().getHeadDim())));
+      b,
+      scales
+          ? load(b, scales, token)
+          : readBytes(
+                b, b.getF32Type(), pages, token,
+                index(b, cast<MemRefType>(pages.getType()).getShape().back() -
+                             4)));
 }
 
 /// All query heads of one row, at `position` of its sequence.

@@ -48,8 +48,11 @@ struct LaunchBuilder {
   /// Strides of the pages of K and V, or of what else there is `of` them, in
   /// bytes: in the code, or constants that follow all others; the runtime may
   /// replace those of pages.
-  void strides(ArrayRef<int64_t> page, bool atRunTime, StringRef of = "") {
-    for (const std::string &side : {("k" + of).str(), ("v" + of).str()}) {
+  void strides(ArrayRef<int64_t> ofK, ArrayRef<int64_t> ofV, bool atRunTime,
+               StringRef of = "") {
+    for (auto [side, page] :
+         {std::pair<std::string, ArrayRef<int64_t>>{("k" + of).str(), ofK},
+          {("v" + of).str(), ofV}}) {
       if (!atRunTime) {
         structural64(page[0]);
         structural(page[1]);
@@ -93,9 +96,9 @@ public:
     CacheOp op;
     CacheGroupOp group;
     ViewCacheOp view;
-    int type, tokenScales;           // as the device library numbers them
-    SmallVector<float> k, v;         // one scale, or one for each KV head
-    SmallVector<int64_t, 4> strides; // bytes
+    int type, tokenScales;   // as the device library numbers them
+    SmallVector<float> k, v; // one scale, or one for each KV head
+    SmallVector<int64_t, 4> strides, vStrides; // bytes, of K and of V
     int64_t maxTokens, maxSequences, maxPages, numPages;
 
     /// The least bytes of a copy between rows: those that end in their scale
@@ -105,7 +108,9 @@ public:
     }
     /// Bytes of a copy between rows of these strides.
     int copyWidth() const {
-      return geometry::copyWidth(strides[0], strides[1], strides[2]);
+      return std::min(
+          geometry::copyWidth(strides[0], strides[1], strides[2]),
+          geometry::copyWidth(vStrides[0], vStrides[1], vStrides[2]));
     }
     /// "4 bytes a copy, ...", where rows end in their scale and are not padded.
     std::string narrowCopiesText() const;
@@ -191,6 +196,18 @@ private:
   /// One constant for a scale, or one for each KV head.
   static void addScales(LaunchBuilder &launch, ArrayRef<float> values,
                         StringRef origin, StringRef perHeadOrigin);
+  /// The last structural constant of kernels with a head dim, where V has
+  /// another than K.
+  static void addVHeadDim(LaunchBuilder &launch, CacheType type) {
+    if (type.hasOwnVHeadDim())
+      launch.structural(type.getVHeadDim());
+  }
+  /// `128`, or `192v128`, of K and of V, in names of kernels.
+  static std::string headDimText(CacheType type) {
+    return std::to_string(type.getHeadDim()) +
+           (type.hasOwnVHeadDim() ? "v" + std::to_string(type.getVHeadDim())
+                                  : "");
+  }
   /// Structural constants of a latent cache, in the order of the kernels.
   static void addLatent(LaunchBuilder &launch, Cache &cache);
   /// Launches of one kernel run one after the other, so they share a workspace;
@@ -200,10 +217,11 @@ private:
   /// Adds the workspaces of several splits to the buffers of a launch.
   void addWorkspaces(ProgramOp program, LaunchBuilder &launch, StringRef name,
                      int gridX, int gridY, int columns, int dim, int splits);
-  /// Why a launch has so many splits: what of it fits on the chip at once.
+  /// Why a launch of `ctas` times the splits has so many: `fit` CTAs are on a
+  /// multiprocessor at once.
   void explainSplits(InFlightDiagnostic &remark,
-                     const geometry::SplitChoice &split, int64_t ctas,
-                     int64_t shared, int64_t keys, int64_t perIteration) const;
+                     const geometry::SplitChoice &split, int64_t ctas, int fit,
+                     int64_t keys, int64_t perIteration) const;
   void launchBefore(Operation *op, const LaunchBuilder &launch,
                     StringRef kernel, StringRef function, geometry::Grid grid,
                     int64_t shared, int64_t minCtasPerSM, StringAttr layer,

@@ -12,9 +12,8 @@ static constexpr int64_t kPrefillRows = 16;
 
 void KernelSelector::explainSplits(InFlightDiagnostic &remark,
                                    const geometry::SplitChoice &split,
-                                   int64_t ctas, int64_t shared, int64_t keys,
+                                   int64_t ctas, int fit, int64_t keys,
                                    int64_t perIteration) const {
-  int fit = geometry::ctasPerSM(arch, shared);
   int processors = geometry::machineOf(arch).multiprocessors;
   int64_t all = ctas * split.numSplits,
           resident = std::max<int64_t>(1, int64_t(fit) * processors);
@@ -176,15 +175,19 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
            << "; f16, bf16, f32, f8E4M3FN and f8E5M2 are supported for both";
   CacheType type = cache->op.getCacheType();
   int heads = queryType.getDimSize(1), kvHeads = type.getNumHeads(),
-      dim = type.getHeadDim(), vDim = dim;
+      dim = type.getHeadDim(), vDim = type.getVHeadDim();
   int group = heads / kvHeads, page = cache->group.getPageSize();
   int elementBytes = geometry::cacheBytes(cache->type);
   if (group > geometry::maxGroup)
     return op.emitError() << "no attention kernel for " << group
                           << " query heads on one KV head; up to "
                           << geometry::maxGroup << " are supported";
-  if (!geometry::headDimIsLegal(dim))
-    return op.emitError() << "no attention kernel for head dim " << dim
+  if (!geometry::headDimIsLegal(dim) || !geometry::headDimIsLegal(vDim))
+    return op.emitError() << "no attention kernel for head dim "
+                          << (geometry::headDimIsLegal(dim) ? vDim : dim)
+                          << (dim == vDim                     ? ""
+                              : geometry::headDimIsLegal(dim) ? " of values"
+                                                              : " of keys")
                           << " (layer '" << cache->op.getLayer()
                           << "'); 64, 80, 96, 112, 128, 192 and 256 are "
                              "supported";
@@ -253,17 +256,18 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
       tuning.tile, tuning.stages, tuning.unroll,
       warps ? geometry::splitGranule(tuning.tile, page) : split.splitTokens,
       split.numSplits, op.getWindow().has_value(), *math, tokenScales);
-  if (!problem && !geometry::attentionStridesAreLegal(
-                      cache->strides[0], cache->strides[1], cache->strides[2],
-                      cache->minCopyWidth()))
-    problem = cache->minCopyWidth() == 4
-                  ? "rows that end in their scale need strides of multiples of "
-                    "4 bytes"
-                  : "pages need strides of multiples of 16 bytes";
+  for (ArrayRef<int64_t> strides : {cache->strides, cache->vStrides})
+    if (!problem &&
+        !geometry::attentionStridesAreLegal(strides[0], strides[1], strides[2],
+                                            cache->minCopyWidth()))
+      problem = cache->minCopyWidth() == 4
+                    ? "rows that end in their scale need strides of multiples "
+                      "of 4 bytes"
+                    : "pages need strides of multiples of 16 bytes";
   if (problem)
     return op.emitError() << "no attention kernel for queries of "
                           << queryType.getElementType() << ", " << heads << "/"
-                          << kvHeads << " heads of " << dim
+                          << kvHeads << " heads of " << headDimText(type)
                           << " and a cache of " << type.getElementType()
                           << " in pages of " << page << " (layer '"
                           << cache->op.getLayer() << "'): " << problem;
@@ -306,12 +310,12 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   launch.structural(kvHeads);
   launch.structural(dim);
   launch.structural(page);
-  launch.strides(cache->strides, runtimeStrides);
+  launch.strides(cache->strides, cache->vStrides, runtimeStrides);
   std::string readable =
       (Twine(activationName(*query)) + "_" + cacheName(cache->type) +
        (*out != *query ? Twine("_to_") + activationName(*out) : Twine()) +
-       "_h" + Twine(heads) + "x" + Twine(kvHeads) + "_d" + Twine(dim) + "_p" +
-       Twine(page) + (op.getWindow() ? "_window" : "") +
+       "_h" + Twine(heads) + "x" + Twine(kvHeads) + "_d" + headDimText(type) +
+       "_p" + Twine(page) + (op.getWindow() ? "_window" : "") +
        (op.getSoftCap() ? "_cap" : "") + (op.getSinks() ? "_sinks" : "") +
        (op.getAlibiSlopes() ? "_alibi" : "") +
        (cache->tokenScales == geometry::InlineTokenScales ? "_inlinescales"
@@ -337,27 +341,29 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
     launch.structural(split.numSplits);
     launch.structural(op.getLse() ? 1 : 0);
     launch.structural(warps);
+    addVHeadDim(launch, type);
     std::string name = launch.name("prefill_" + readable);
     addWorkspaces(program, launch, name, gridX, gridY, prefillColumns, vDim,
                   split.numSplits);
     addPerHead();
-    op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
-                    << ", f16-math, because max-tokens is at least "
-                    << kPrefillRows << " times max-sequences: tiles of "
-                    << geometry::prefillTile << " tokens for " << rows
-                    << " rows of a sequence in a CTA of " << warps << " warps, "
-                    << split.numSplits
-                    << (split.numSplits == 1 ? " split" : " splits")
-                    << " of at least " << split.splitTokens << " tokens, grid "
-                    << gridX << " x " << gridY << " x " << split.numSplits
-                    << ", " << prefillBytes << " bytes of shared memory";
+    // The registers hold 8 warps on a multiprocessor.
+    int fit = std::min(geometry::ctasPerSM(arch, prefillBytes), 8 / warps);
+    InFlightDiagnostic remark =
+        op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
+                        << ", f16-math, because max-tokens is at least "
+                        << kPrefillRows << " times max-sequences: tiles of "
+                        << geometry::prefillTile << " tokens for " << rows
+                        << " rows of a sequence in a CTA of " << warps
+                        << " warps";
+    explainSplits(remark, split, int64_t(gridX) * gridY, fit, keys,
+                  geometry::prefillTile);
+    remark << ", grid " << gridX << " x " << gridY << " x " << split.numSplits
+           << ", " << prefillBytes << " bytes of shared memory";
     replace(op, launch, name, "kvcache_prefill",
             geometry::prefillLaunchGrid(cache->maxTokens, cache->maxSequences,
                                         heads, kvHeads, vDim, warps,
                                         split.numSplits),
-            prefillBytes,
-            std::min(geometry::ctasPerSM(arch, prefillBytes), 8 / warps),
-            cache->op.getSymNameAttr(), 32 * warps);
+            prefillBytes, fit, cache->op.getSymNameAttr(), 32 * warps);
     return success();
   }
   launch.structural(tuning.tile);
@@ -370,6 +376,7 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
   launch.structural(split.numSplits);
   launch.structural(op.getLse() ? 1 : 0);
   launch.structural(*math);
+  addVHeadDim(launch, type);
   std::string name = launch.name("paged_attention_" + readable);
   addWorkspaces(program, launch, name, gridX, gridY, columns, vDim,
                 split.numSplits);
@@ -400,7 +407,8 @@ LogicalResult KernelSelector::select(ProgramOp program, PagedAttentionOp op) {
     remark << ", queries in shared memory";
   if (gridX > kvHeads)
     remark << ", " << gridX / kvHeads << " blocks of query heads";
-  explainSplits(remark, split, int64_t(gridX) * gridY, shared, keys,
+  explainSplits(remark, split, int64_t(gridX) * gridY,
+                geometry::ctasPerSM(arch, shared), keys,
                 geometry::warpsPerCta * tuning.tile);
   remark << ", grid " << gridX << " x " << gridY << " x " << split.numSplits
          << ", " << shared << " bytes of shared memory";
@@ -514,8 +522,9 @@ LogicalResult KernelSelector::select(ProgramOp program, MLAAttentionOp op) {
            << tunedMark("rows");
   if (gridX > 1)
     remark << ", " << gridX << " blocks of query heads";
-  explainSplits(remark, split, int64_t(gridX) * gridY, shared,
-                cache->maxPages * page, tuning.tile);
+  explainSplits(remark, split, int64_t(gridX) * gridY,
+                geometry::ctasPerSM(arch, shared), cache->maxPages * page,
+                tuning.tile);
   remark << ", grid " << gridX << " x " << gridY << " x " << split.numSplits
          << ", " << shared << " bytes of shared memory";
   replace(op, launch, name, "kvcache_mla_attention",

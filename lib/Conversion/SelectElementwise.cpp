@@ -135,16 +135,18 @@ LogicalResult KernelSelector::select(CopyPagesOp op) {
     return failure();
   CacheType type = cache->op.getCacheType();
   int page = cache->group.getPageSize(), heads = type.getNumHeads();
-  int rowBytes = cache->op.getRowWidth() *
-                 cache->op.getPageElementType().getIntOrFloatBitWidth() / 8;
+  int elementBytes = cache->op.getPageElementType().getIntOrFloatBitWidth() / 8;
+  int rowBytes = cache->op.getRowWidth() * elementBytes,
+      vRowBytes = cache->op.getRowWidth(/*ofV=*/true) * elementBytes;
   int width = geometry::copyWidth(0, 0, rowBytes);
   auto pairsType = cast<MemRefType>(op.getPairs().getType());
   int64_t pairs =
       pairsType.isDynamicDim(0) ? cache->numPages : pairsType.getDimSize(0);
   const char *problem = nullptr;
-  if (rowBytes % width ||
-      llvm::any_of(ArrayRef(cache->strides).drop_back(),
-                   [width](int64_t s) { return s % width != 0; }))
+  auto isOdd = [width](int64_t bytes) { return bytes % width != 0; };
+  if (isOdd(rowBytes) || isOdd(vRowBytes) ||
+      llvm::any_of(ArrayRef(cache->strides).drop_back(), isOdd) ||
+      llvm::any_of(ArrayRef(cache->vStrides).drop_back(), isOdd))
     problem = "rows of a head and strides must be multiples of 16 bytes, or "
               "both of 4";
   else if (!pairsType.getLayout().isIdentity())
@@ -155,7 +157,8 @@ LogicalResult KernelSelector::select(CopyPagesOp op) {
                           << "'): " << problem;
 
   OpBuilder builder(op);
-  auto copy = [&](Value k, Value v, int rowBytes, ArrayRef<int64_t> strides,
+  auto copy = [&](Value k, Value v, int rowBytes, int vRowBytes,
+                  ArrayRef<int64_t> strides, ArrayRef<int64_t> vStrides,
                   StringRef of) {
     LaunchBuilder launch(builder);
     launch.buffers = {k};
@@ -167,12 +170,15 @@ LogicalResult KernelSelector::select(CopyPagesOp op) {
     launch.structural(heads);
     launch.structural(page);
     launch.structural(rowBytes);
-    launch.structural(v ? rowBytes : 0);
-    launch.strides(strides, /*atRunTime=*/true, of);
-    std::string name = launch.name(Twine("copy_pages_h") + Twine(heads) + "_b" +
-                                   Twine(rowBytes) + "_p" + Twine(page));
+    launch.structural(v ? vRowBytes : 0);
+    launch.strides(strides, vStrides, /*atRunTime=*/true, of);
+    std::string name = launch.name(
+        Twine("copy_pages_h") + Twine(heads) + "_b" + Twine(rowBytes) +
+        (vRowBytes != rowBytes ? "v" + Twine(vRowBytes) : Twine()) + "_p" +
+        Twine(page));
     geometry::Grid grid = geometry::copyPagesGrid(
-        pairs, (v ? 2 : 1) * geometry::copyUnits(heads, rowBytes, page));
+        pairs, geometry::copyUnits(heads, rowBytes, page) +
+                   (v ? geometry::copyUnits(heads, vRowBytes, page) : 0));
     op.emitRemark() << "layer '" << cache->op.getLayer() << "': " << name
                     << ", " << geometry::copyWidth(0, 0, rowBytes)
                     << " bytes a thread, grid " << grid.x << " x " << grid.y
@@ -181,11 +187,13 @@ LogicalResult KernelSelector::select(CopyPagesOp op) {
                  cache->op.getSymNameAttr());
   };
   copy(cache->view.getKPages(),
-       type.isLatent() ? Value() : cache->view.getVPages(), rowBytes,
-       cache->strides, "");
-  if (cache->tokenScales == geometry::SideTokenScales)
-    copy(cache->view.getKScales(), cache->view.getVScales(), 4,
-         {int64_t(4) * heads * page, 4 * heads, 4}, "_scales");
+       type.isLatent() ? Value() : cache->view.getVPages(), rowBytes, vRowBytes,
+       cache->strides, cache->vStrides, "");
+  if (cache->tokenScales == geometry::SideTokenScales) {
+    int64_t strides[] = {int64_t(4) * heads * page, 4 * heads, 4};
+    copy(cache->view.getKScales(), cache->view.getVScales(), 4, 4, strides,
+         strides, "_scales");
+  }
   op.erase();
   return success();
 }

@@ -166,14 +166,16 @@ FailureOr<KernelSelector::Cache> KernelSelector::describe(CacheOpInterface op) {
   if (auto program = op->getParentOfType<ProgramOp>())
     std::tie(cache.maxSequences, cache.maxTokens) =
         program.getRoom(cache.group);
+  int64_t bytes = cache.op.getPageElementType().getIntOrFloatBitWidth() / 8;
   for (int64_t stride : cache.op.getPageStrides())
-    cache.strides.push_back(
-        stride * cache.op.getPageElementType().getIntOrFloatBitWidth() / 8);
+    cache.strides.push_back(stride * bytes);
+  for (int64_t stride : cache.op.getPageStrides(/*ofV=*/true))
+    cache.vStrides.push_back(stride * bytes);
   cache.tokenScales = cache.op.hasInlineScales() ? geometry::InlineTokenScales
                       : cache.op.hasSideScales() ? geometry::SideTokenScales
                                                  : geometry::NoTokenScales;
-  if (std::max(cache.strides[1], cache.strides[2]) >
-      std::numeric_limits<int32_t>::max())
+  if (std::max({cache.strides[1], cache.strides[2], cache.vStrides[1],
+                cache.vStrides[2]}) > std::numeric_limits<int32_t>::max())
     return op->emitError()
            << "no kernel selected: layout " << cache.op.getLayoutText()
            << " of layer '" << cache.op.getLayer()

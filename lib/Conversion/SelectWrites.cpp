@@ -53,14 +53,17 @@ LogicalResult KernelSelector::select(WriteOp op) {
                           << "; f16, bf16 and f32 are supported";
   CacheType type = cache->op.getCacheType();
   int heads = type.getNumHeads(), dim = type.getHeadDim(),
-      page = cache->group.getPageSize();
+      vDim = type.getVHeadDim(), page = cache->group.getPageSize();
   bool perHead = cache->k.size() > 1;
   if (!geometry::writeIsLegal(heads, dim, page, cache->strides[0],
                               cache->strides[1], cache->strides[2],
+                              cache->minCopyWidth()) ||
+      !geometry::writeIsLegal(heads, vDim, page, cache->vStrides[0],
+                              cache->vStrides[1], cache->vStrides[2],
                               cache->minCopyWidth()))
     return op.emitError() << "no write kernel for " << heads << " KV heads of "
-                          << dim << " in pages of " << page << " with layout "
-                          << cache->op.getLayoutText()
+                          << headDimText(type) << " in pages of " << page
+                          << " with layout " << cache->op.getLayoutText()
                           << "; the head dim must be a multiple of 16, and "
                              "strides multiples of "
                           << cache->minCopyWidth() << " bytes";
@@ -81,19 +84,21 @@ LogicalResult KernelSelector::select(WriteOp op) {
   launch.structural(heads);
   launch.structural(dim);
   launch.structural(page);
-  launch.strides(cache->strides, runtimeStrides);
+  launch.strides(cache->strides, cache->vStrides, runtimeStrides);
   launch.structural(llvm::all_of(cache->k, isPowerOfTwo));
   launch.structural(llvm::all_of(cache->v, isPowerOfTwo));
   launch.structural(perHead);
   std::string rope = addRope(launch, op);
+  addVHeadDim(launch, type);
   std::string name = launch.name(
       Twine("write_") + activationName(*input) + "_" + cacheName(cache->type) +
-      "_h" + Twine(heads) + "_d" + Twine(dim) + "_p" + Twine(page) +
+      "_h" + Twine(heads) + "_d" + headDimText(type) + "_p" + Twine(page) +
       (perHead ? "_perhead" : "") + rope + (runtimeStrides ? "_strided" : ""));
-  replace(op, launch, name,
-          runtimeStrides ? "kvcache_write_strided" : "kvcache_write",
-          geometry::writeLaunchGrid(cache->maxTokens, heads, dim, dim, perHead),
-          0, 0, cache->op.getSymNameAttr());
+  replace(
+      op, launch, name,
+      runtimeStrides ? "kvcache_write_strided" : "kvcache_write",
+      geometry::writeLaunchGrid(cache->maxTokens, heads, dim, vDim, perHead), 0,
+      0, cache->op.getSymNameAttr());
   return success();
 }
 
@@ -102,12 +107,12 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
                                                 LaunchBuilder &launch) {
   CacheType type = cache.op.getCacheType();
   int heads = type.getNumHeads(), dim = type.getHeadDim(),
-      page = cache.group.getPageSize();
-  if (dim > 32 * geometry::writeElements)
+      vDim = type.getVHeadDim(), page = cache.group.getPageSize();
+  if (std::max(dim, vDim) > 32 * geometry::writeElements)
     return op.emitError() << "no write kernel with token scales for a head "
                              "dim of "
-                          << dim << "; up to " << 32 * geometry::writeElements
-                          << " are supported";
+                          << std::max(dim, vDim) << "; up to "
+                          << 32 * geometry::writeElements << " are supported";
   if (runtimeStrides)
     return op.emitError()
            << "no write kernel with token scales takes the strides of pages "
@@ -122,13 +127,14 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
   launch.structural(heads);
   launch.structural(dim);
   launch.structural(page);
-  launch.strides(cache.strides, /*atRunTime=*/false);
+  launch.strides(cache.strides, cache.vStrides, /*atRunTime=*/false);
   launch.structural(cache.tokenScales);
   std::string rope = addRope(launch, op);
+  addVHeadDim(launch, type);
   std::string name = launch.name(
       Twine("write_token_scaled_") + activationName(input) + "_" +
-      cacheName(cache.type) + "_h" + Twine(heads) + "_d" + Twine(dim) + "_p" +
-      Twine(page) +
+      cacheName(cache.type) + "_h" + Twine(heads) + "_d" + headDimText(type) +
+      "_p" + Twine(page) +
       (cache.tokenScales == geometry::InlineTokenScales ? "_inline" : "") +
       rope);
   if (cache.copyWidth() != 16)
@@ -136,7 +142,7 @@ LogicalResult KernelSelector::selectTokenScaled(WriteOp op, Cache &cache,
                     << cache.narrowCopiesText();
   replace(
       op, launch, name, "kvcache_write_token_scaled",
-      {geometry::tokenScaledWriteGrid(cache.maxTokens, heads, dim, dim), 1, 1},
+      {geometry::tokenScaledWriteGrid(cache.maxTokens, heads, dim, vDim), 1, 1},
       0, 0, cache.op.getSymNameAttr());
   return success();
 }

@@ -165,10 +165,14 @@ static constexpr StringLiteral kTileScaled = "fp8_ds_mla";
 
 LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
                                 int64_t numHeads, int64_t headDim,
-                                Type elementType, int64_t ropeDim) {
+                                Type elementType, int64_t ropeDim,
+                                int64_t vHeadDim) {
   if (numHeads <= 0 || headDim <= 0) // (C1)
     return emitError() << "KV heads and head dim must be positive, but are "
                        << numHeads << " and " << headDim;
+  if (ropeDim == 0 && vHeadDim <= 0) // (C1)
+    return emitError() << "the head dim of values must be positive, but is "
+                       << vHeadDim;
   bool isTileScaled = elementType.isInteger(8) && ropeDim != 0;
   if (!isTileScaled && !isa<Float8E4M3FNType, Float8E5M2Type,
                             Float8E4M3FNUZType, Float16Type, BFloat16Type,
@@ -178,7 +182,8 @@ LogicalResult CacheType::verify(function_ref<InFlightDiagnostic()> emitError,
                        << elementType;
   if (ropeDim == 0)
     return success();
-  if (numHeads != 1 || ropeDim < 0 || ropeDim >= headDim) // (C3)
+  if (numHeads != 1 || ropeDim < 0 || ropeDim >= headDim ||
+      vHeadDim != headDim - ropeDim) // (C3)
     return emitError() << "a latent cache has one KV head and positive latent "
                           "and rotary parts, but has "
                        << numHeads << " of " << headDim - ropeDim << " + "
@@ -195,6 +200,8 @@ void CacheType::printShape(AsmPrinter &printer) const {
     printer << "latent " << getLatentDim() << " + " << getRopeDim();
   else
     printer << getNumHeads() << " x " << getHeadDim();
+  if (hasOwnVHeadDim())
+    printer << " | " << getVHeadDim();
   printer << " x ";
   if (isTileScaled())
     printer << kTileScaled;
@@ -203,7 +210,7 @@ void CacheType::printShape(AsmPrinter &printer) const {
 }
 
 FailureOr<CacheType> CacheType::parseShape(AsmParser &parser) {
-  int64_t numHeads = 1, headDim = 0, ropeDim = 0;
+  int64_t numHeads = 1, headDim = 0, ropeDim = 0, vHeadDim = 0;
   Type elementType;
   SMLoc loc = parser.getCurrentLocation();
   if (succeeded(parser.parseOptionalKeyword("latent"))) {
@@ -212,10 +219,16 @@ FailureOr<CacheType> CacheType::parseShape(AsmParser &parser) {
       return failure();
     if (ropeDim == 0)
       return parser.emitError(loc) << "a latent cache needs a rotary part";
+    vHeadDim = headDim;
     headDim += ropeDim;
-  } else if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
-             parser.parseInteger(headDim)) {
-    return failure();
+  } else {
+    if (parser.parseInteger(numHeads) || parser.parseKeyword("x") ||
+        parser.parseInteger(headDim))
+      return failure();
+    vHeadDim = headDim;
+    if (succeeded(parser.parseOptionalVerticalBar()) &&
+        parser.parseInteger(vHeadDim))
+      return failure();
   }
   if (parser.parseKeyword("x"))
     return failure();
@@ -225,7 +238,7 @@ FailureOr<CacheType> CacheType::parseShape(AsmParser &parser) {
     return failure();
   CacheType type =
       getChecked([&] { return parser.emitError(loc); }, parser.getContext(),
-                 numHeads, headDim, elementType, ropeDim);
+                 numHeads, headDim, elementType, ropeDim, vHeadDim);
   if (!type)
     return failure();
   return type;

@@ -222,8 +222,8 @@ ScaleBufferOp CacheOp::getVScaleOp() {
                                                              getVScaleAttr());
 }
 
-SmallVector<int64_t, 4> CacheOp::getPageStrides() {
-  int64_t heads = getCacheType().getNumHeads(), dim = getRowWidth();
+SmallVector<int64_t, 4> CacheOp::getPageStrides(bool ofV) {
+  int64_t heads = getCacheType().getNumHeads(), dim = getRowWidth(ofV);
   int64_t pageSize = getGroupOp().getPageSize();
   int64_t half = pageSize * heads * dim;
   switch (getLayout()) {
@@ -232,18 +232,31 @@ SmallVector<int64_t, 4> CacheOp::getPageStrides() {
   case Layout::HND:
     return {half, dim, pageSize * dim, 1};
   case Layout::Packed:
-    return {2 * half, heads * dim, dim, 1};
+    return {half + pageSize * heads * getRowWidth(!ofV), heads * dim, dim, 1};
   case Layout::Strides:
     return {(*getStrides())[0], (*getStrides())[1], (*getStrides())[2], 1};
   }
   llvm_unreachable("all layouts are handled");
 }
 
+MemRefType CacheOp::getPagesType(bool ofV) {
+  CacheGroupOp group = getGroupOp();
+  CacheType type = getCacheType();
+  std::optional<uint64_t> pages = group.getNumPages();
+  return MemRefType::get(
+      {pages ? static_cast<int64_t>(*pages) : ShapedType::kDynamic,
+       static_cast<int64_t>(group.getPageSize()), type.getNumHeads(),
+       getRowWidth(ofV)},
+      getPageElementType(),
+      StridedLayoutAttr::get(getContext(), ShapedType::kDynamic,
+                             getPageStrides(ofV)));
+}
+
 bool CacheOp::acceptsStrides(ArrayRef<int64_t> strides) {
   CacheType type = getCacheType();
-  return ::kvcache::kernels::rowsAreApart(strides[0], strides[1], strides[2],
-                                          getGroupOp().getPageSize(),
-                                          type.getNumHeads(), getRowWidth());
+  return ::kvcache::kernels::rowsAreApart(
+      strides[0], strides[1], strides[2], getGroupOp().getPageSize(),
+      type.getNumHeads(), std::max(getRowWidth(), getRowWidth(/*ofV=*/true)));
 }
 
 Type CacheOp::getPageElementType() {
@@ -367,10 +380,11 @@ LogicalResult GetCacheOp::verifySymbolUses(SymbolTableCollection &) {
 static LogicalResult verifyPages(Operation *op, CacheOp cache,
                                  TypeRange pages) {
   CacheType type = cache.getCacheType();
-  int64_t expected[] = {static_cast<int64_t>(cache.getGroupOp().getPageSize()),
-                        type.getNumHeads(), cache.getRowWidth()};
   Type element = cache.getPageElementType();
-  for (Type page : pages) {
+  for (auto [index, page] : llvm::enumerate(pages)) {
+    int64_t expected[] = {
+        static_cast<int64_t>(cache.getGroupOp().getPageSize()),
+        type.getNumHeads(), cache.getRowWidth(/*ofV=*/index == 1)};
     auto shaped = cast<ShapedType>(page);
     bool matches = shaped.getElementType() == element;
     for (int i = 0; i < 3; ++i)
@@ -416,8 +430,8 @@ LogicalResult ViewCacheOp::verifySymbolUses(SymbolTableCollection &) {
   Type pages[] = {getKPages().getType(), getVPages().getType()};
   if (failed(verifyPages(*this, *cache, pages))) // (C2)
     return failure();
-  SmallVector<int64_t, 4> layout = cache->getPageStrides();
-  for (Type type : pages) {
+  for (auto [index, type] : llvm::enumerate(pages)) {
+    SmallVector<int64_t, 4> layout = cache->getPageStrides(index == 1);
     auto memref = cast<MemRefType>(type);
     SmallVector<int64_t> strides;
     int64_t offset;
@@ -653,10 +667,13 @@ static LogicalResult verifyRope(Operation *op, Value rows, int64_t most,
 }
 
 LogicalResult WriteOp::verify() {
-  if (getKey().getType() != getValue().getType()) // (C1)
-    return emitOpError() << "key " << getKey().getType() << " and value "
-                         << getValue().getType() << " differ";
-  auto rows = cast<ShapedType>(getKey().getType());
+  auto rows = cast<ShapedType>(getKey().getType()),
+       values = cast<ShapedType>(getValue().getType());
+  SmallVector<int64_t, 3> shape(values.getShape());
+  shape[2] = rows.getDimSize(2);
+  if (values.clone(shape) != rows) // (C1)
+    return emitOpError() << "key " << rows << " and value " << values
+                         << " differ in more than their last dimension";
   CacheType type = getCache().getType();
   if (type.isLatent()) // (C3)
     return emitOpError() << "writes keys and values, but " << type
@@ -666,6 +683,10 @@ LogicalResult WriteOp::verify() {
     return emitOpError() << "rows must be [tokens, " << type.getNumHeads()
                          << ", " << type.getHeadDim() << "] for " << type
                          << ", but are " << rows;
+  if (values.getDimSize(2) != type.getVHeadDim()) // (C2)
+    return emitOpError() << "rows of values must be [tokens, "
+                         << type.getNumHeads() << ", " << type.getVHeadDim()
+                         << "] for " << type << ", but are " << values;
   return verifyRope(*this, getKey(), type.getHeadDim(), /*isPart=*/true);
 }
 
@@ -906,9 +927,15 @@ LogicalResult PagedAttentionOp::verify() {
     return emitOpError() << "the number of query heads, " << query.getDimSize(1)
                          << ", is not a multiple of the cache's "
                          << type.getNumHeads() << " KV heads";
-  if (out.getShape() != query.getShape()) // (C3)
-    return emitOpError() << "output " << out
-                         << " must have the shape of the query " << query;
+  if (out.getShape().drop_back() != query.getShape().drop_back() ||
+      out.getDimSize(2) != type.getVHeadDim()) { // (C3)
+    InFlightDiagnostic diag = emitOpError()
+                              << "output " << out
+                              << " must have the shape of the query " << query;
+    if (type.hasOwnVHeadDim())
+      diag << " with the head dim of values, " << type.getVHeadDim();
+    return diag;
+  }
   if (failed(verifyAttention(*this, {{"softmax_scale", getSoftmaxScaleAttr()},
                                      {"soft_cap", getSoftCapAttr()}})))
     return failure();

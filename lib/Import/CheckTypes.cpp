@@ -32,6 +32,13 @@ ShapedType mlir::kvcache::getRows(Type type, int64_t heads) {
                                flat.getElementType());
 }
 
+/// Whether types agree in all but the last dimension, in which they may.
+static bool differInLastDim(ShapedType a, ShapedType b) {
+  SmallVector<int64_t> shape(b.getShape());
+  shape.back() = a.getShape().back();
+  return b.clone(shape) == a;
+}
+
 static bool isRowElement(Type type) {
   return isa<Float16Type, BFloat16Type, Float32Type>(type);
 }
@@ -80,9 +87,9 @@ LogicalResult Importer::checkPages(ImportedCall &imported, Layer &layer) {
              << operand.getType();
     shapes.push_back(shape);
   }
-  if (!llvm::all_equal(shapes))
-    return emitError() << "pages of keys and values must have the same type, "
-                          "but are "
+  if (!isLatent && !differInLastDim(shapes[0], shapes[1]))
+    return emitError() << "pages of keys and values must have the same type "
+                          "but for the head dim, but are "
                        << shapes[0] << " and " << shapes[1];
   int64_t size = shapes[0].getDimSize(1);
   if (!llvm::isPowerOf2_64(size) ||
@@ -92,9 +99,9 @@ LogicalResult Importer::checkPages(ImportedCall &imported, Layer &layer) {
                                                   ", as in the other ops"
                                             : "a power of two");
   threadedPageSize = size;
-  CacheType type =
-      CacheType::get(module.getContext(), shapes[0].getDimSize(2),
-                     shapes[0].getDimSize(3), shapes[0].getElementType());
+  CacheType type = CacheType::get(
+      module.getContext(), shapes[0].getDimSize(2), shapes[0].getDimSize(3),
+      shapes.back().getDimSize(3), shapes[0].getElementType());
   if (isLatent) {
     FailureOr<CacheType> row = getLatentRowType(imported);
     if (failed(row))
@@ -134,14 +141,18 @@ FailureOr<CacheType> Importer::getRowType(ImportedCall &imported) {
                             "bf16 or f32 with "
                          << "static heads and head dim, but is " << type;
   }
-  if (shapes[0] != shapes[1])
-    return emitError() << "key and value must have the same type, but are "
+  if (!differInLastDim(shapes[0], shapes[1]))
+    return emitError() << "key and value must have the same type but for the "
+                          "head dim, but are "
                        << shapes[0] << " and " << shapes[1];
-  if (shapes[0].getDimSize(1) == 0 || shapes[0].getDimSize(2) == 0)
-    return emitError() << "KV heads and head dim must be positive, but key is "
-                       << shapes[0];
+  for (ShapedType shape : shapes)
+    if (shape.getDimSize(1) == 0 || shape.getDimSize(2) == 0)
+      return emitError() << "KV heads and head dim must be positive, but "
+                         << (shape == shapes[0] ? "key" : "value") << " is "
+                         << shape;
   return CacheType::get(module.getContext(), shapes[0].getDimSize(1),
-                        shapes[0].getDimSize(2), shapes[0].getElementType());
+                        shapes[0].getDimSize(2), shapes[1].getDimSize(2),
+                        shapes[0].getElementType());
 }
 
 /// [tokens, latent], and [tokens, rotary] or [tokens, 1, rotary].
@@ -221,14 +232,24 @@ LogicalResult Importer::checkAttention(ImportedCall &imported, Layer &layer) {
                           "f16, bf16 or f32 with "
                           "static heads and head dim, but is "
                        << imported.query.getType();
+  if (query.getDimSize(2) != layer.type.getHeadDim())
+    return emitError() << "query has head dim " << query.getDimSize(2)
+                       << ", but the cache has " << layer.type.getHeadDim();
   bool isCodes =
       output && isa<Float8E4M3FNType, Float8E5M2Type>(output.getElementType());
   if (!output || !(isCodes || isRowElement(output.getElementType())) ||
-      output.getShape() != query.getShape())
-    return emitError()
-           << "output must be f16, bf16, f32, f8E4M3FN or f8E5M2 in the shape "
-              "of the query, "
-           << query << ", but is " << outputType;
+      output.getShape().drop_back() != query.getShape().drop_back() ||
+      output.getDimSize(2) != layer.type.getVHeadDim()) {
+    InFlightDiagnostic diag =
+        emitError()
+        << "output must be f16, bf16, f32, f8E4M3FN or f8E5M2 in the shape "
+           "of the query, "
+        << query << ", ";
+    if (layer.type.hasOwnVHeadDim())
+      diag << "with the head dim of values, " << layer.type.getVHeadDim()
+           << ", ";
+    return diag << "but is " << outputType;
+  }
   if (isCodes != bool(imported.outputScale))
     return emitError() << (isCodes ? "an output of "
                                    : "an \"output_scale\" with an output of ")
@@ -247,9 +268,6 @@ LogicalResult Importer::checkAttention(ImportedCall &imported, Layer &layer) {
     return emitError()
            << "query and output must both be tensors or both memrefs, but are "
            << query << " and " << output;
-  if (query.getDimSize(2) != layer.type.getHeadDim())
-    return emitError() << "query has head dim " << query.getDimSize(2)
-                       << ", but the cache has " << layer.type.getHeadDim();
   if (query.getDimSize(1) % layer.type.getNumHeads())
     return emitError() << "the number of query heads, " << query.getDimSize(1)
                        << ", must be a multiple of the KV heads, "

@@ -64,7 +64,7 @@ static Value makeRows(OpBuilder &builder, Location loc, Value rows,
       sizes);
 }
 
-/// The inverse: rows in the shape that `like` has.
+/// The inverse: rows in the shape of `type`, whose tokens are those of `like`.
 static Value makeFlat(OpBuilder &builder, Location loc, Value rows, Value like,
                       Type type) {
   rows = tensor::CollapseShapeOp::create(
@@ -76,9 +76,9 @@ static Value makeFlat(OpBuilder &builder, Location loc, Value rows, Value like,
   SmallVector<ReassociationIndices> split(2);
   llvm::append_range(split[0], llvm::seq<int64_t>(0, rank - 1));
   split[1].push_back(rank - 1);
-  return tensor::ExpandShapeOp::create(
-      builder, loc, flat, rows, split,
-      tensor::getMixedSizes(builder, loc, like));
+  SmallVector<OpFoldResult> sizes = tensor::getMixedSizes(builder, loc, like);
+  sizes.back() = builder.getIndexAttr(flat.getShape().back());
+  return tensor::ExpandShapeOp::create(builder, loc, flat, rows, split, sizes);
 }
 
 Value Importer::toBuiltin(Value value) {
@@ -219,10 +219,14 @@ Importer::createAttention(OpBuilder &builder, const ImportedCall &imported,
   if (imported.output)
     output =
         makeRows(builder, loc, toBuiltin(imported.output), imported.queryHeads);
-  else
-    output = tensor::EmptyOp::create(builder, loc,
-                                     tensor::getMixedSizes(builder, loc, query),
+  else {
+    SmallVector<OpFoldResult> sizes =
+        tensor::getMixedSizes(builder, loc, query);
+    sizes.back() = builder.getIndexAttr(
+        getRows(outputType, imported.queryHeads).getDimSize(2));
+    output = tensor::EmptyOp::create(builder, loc, sizes,
                                      getElementTypeOrSelf(outputType));
+  }
   FlatSymbolRefAttr queryScale, outputScale;
   if (imported.quantization)
     queryScale = getScaleName(cache, ".q");

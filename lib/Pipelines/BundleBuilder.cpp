@@ -211,6 +211,7 @@ LogicalResult BundleBuilder::addLayer(ProgramOp program, CacheOpInterface op) {
     layer.kvHeads = type.getNumHeads();
     layer.headDim = type.getHeadDim();
     layer.ropeDim = type.getRopeDim();
+    layer.vHeadDim = type.hasOwnVHeadDim() ? type.getVHeadDim() : 0;
     layer.pageSize = cache.getGroupOp().getPageSize();
     layer.layout = cache.getLayoutText();
     if (cache.getTokenScales())
@@ -383,6 +384,8 @@ LogicalResult BundleBuilder::addBuffer(ProgramOp program, unsigned index) {
         memory.elementType = buffer.elementType;
         memory.shape = {buffer.shape[0], 2, buffer.shape[1], buffer.shape[2],
                         buffer.shape[3]};
+        if (cache.getCacheType().hasOwnVHeadDim())
+          memory.shape = {buffer.shape[0], cache.getPageStrides().front()};
         memory.strides = bundle::contiguousStrides(memory.shape);
         memory.dynamicDims.clear();
         memory.bytes = *bundle::spanBytes(memory);

@@ -407,6 +407,7 @@ KvcacheStatus kvcacheBundleLayer(const KvcacheBundle *bundle, size_t index,
     out->kScaleCount = uint32_t(layer.kScale.count());
     out->vScaleCount = uint32_t(layer.vScale.count());
     out->ropeDim = layer.ropeDim;
+    out->vHeadDim = layer.valueDim();
     return {};
   });
 }

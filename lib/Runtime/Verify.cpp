@@ -203,8 +203,8 @@ void rotate(std::vector<float> &row, size_t first, const Elements &table,
 
 /// One query row of one head: what the reference says.
 struct RowReference {
-  std::vector<double> output; // [head_dim]
-  std::vector<double> error;  // that rounding P may leave, [head_dim]
+  std::vector<double> output; // [valueDim]
+  std::vector<double> error;  // that rounding P may leave, [valueDim]
   /// The same with P rounded to e4m3 as the kernels of fp8-math do; empty
   /// otherwise.
   std::vector<double> rounded, roundedError;
@@ -263,8 +263,8 @@ public:
         sum += q[d] * element(keys, page, t % layer.pageSize, kvHead, d);
       double score = sum * kScale * softmaxScale;
       if (layer.hasTokenScales())
-        score *=
-            scaleOfToken(keyScales, keys, page, t % layer.pageSize, kvHead);
+        score *= scaleOfToken(keyScales, keys, layer.headDim, page,
+                              t % layer.pageSize, kvHead);
       if (layer.softCap) {
         double cap = layer.softCap->value();
         score = cap * std::tanh(score / cap);
@@ -309,8 +309,8 @@ public:
       int64_t page = table.integerAt<int32_t>({sequence, t / layer.pageSize});
       double p = scores[size_t(t)] / total;
       if (layer.hasTokenScales())
-        p *=
-            scaleOfToken(valueScales, values, page, t % layer.pageSize, kvHead);
+        p *= scaleOfToken(valueScales, values, layer.valueDim(), page,
+                          t % layer.pageSize, kvHead);
       for (size_t d = 0; d < valueDim; ++d) {
         double v =
             vScale * element(values, page, t % layer.pageSize, kvHead, d);
@@ -377,12 +377,14 @@ private:
     return rounding;
   }
 
-  /// The scale of a token, beside the pages or behind the codes of its row.
+  /// The scale of a token, beside the pages or behind the `width` codes of its
+  /// row.
   double scaleOfToken(const Elements &scales, const Elements &cache,
-                      int64_t page, int64_t offset, int64_t head) const {
+                      int64_t width, int64_t page, int64_t offset,
+                      int64_t head) const {
     return layer.hasInlineScales()
                ? decode(ElementType::F32,
-                        cache.byteAt({page, offset, head, layer.headDim}))
+                        cache.byteAt({page, offset, head, width}))
                : scales.at({page, offset, head});
   }
 
@@ -685,7 +687,7 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
           const Buffer &cache = *manifest.findBuffer(*name);
           Memory &memory = memoryOf(cache);
           int64_t bytes =
-              layer.rowWidth() * elementTypeBytes(cache.elementType);
+              cache.shape.back() * elementTypeBytes(cache.elementType);
           for (int64_t token = 0; token < layer.pageSize; ++token)
             for (int64_t head = 0; head < layer.kvHeads; ++head) {
               auto *source =
@@ -738,7 +740,8 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
           continue;
         for (int64_t head = 0; head < layer.kvHeads; ++head) {
           std::vector<float> elements;
-          for (int64_t d = 0; d < layer.headDim; ++d)
+          int64_t width = isKey ? layer.headDim : layer.valueDim();
+          for (int64_t d = 0; d < width; ++d)
             elements.push_back(
                 float(!layer.isLatent() ? rows.at({row, head, d})
                       : d < layer.valueDim()
@@ -756,7 +759,7 @@ Error Verifier::compareCache(const Segment &segment, const Layer &layer,
             std::vector<uint8_t> bytes(sizeof(own));
             std::memcpy(bytes.data(), &own, sizeof(own));
             if (layer.hasInlineScales()) {
-              put(memory, at + uint64_t(layer.headDim), bytes);
+              put(memory, at + uint64_t(width), bytes);
             } else {
               const Buffer &scales =
                   *manifest.findBuffer(isKey ? names.kScales : names.vScales);

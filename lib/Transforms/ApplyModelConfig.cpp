@@ -38,10 +38,12 @@ private:
 
 static bool isSameRequest(const ::kvcache::AttentionRequest &a,
                           const ::kvcache::AttentionRequest &b) {
-  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.latentDim,
-                  a.softmaxScale, a.softCap, a.windowLeft, a.hasSlopes) ==
-         std::tie(b.layer, b.queryHeads, b.kvHeads, b.headDim, b.latentDim,
-                  b.softmaxScale, b.softCap, b.windowLeft, b.hasSlopes);
+  return std::tie(a.layer, a.queryHeads, a.kvHeads, a.headDim, a.vHeadDim,
+                  a.latentDim, a.softmaxScale, a.softCap, a.windowLeft,
+                  a.hasSlopes) == std::tie(b.layer, b.queryHeads, b.kvHeads,
+                                           b.headDim, b.vHeadDim, b.latentDim,
+                                           b.softmaxScale, b.softCap,
+                                           b.windowLeft, b.hasSlopes);
 }
 
 static bool hasWindow(const ::kvcache::ResolvedAttention &resolved) {
@@ -224,6 +226,7 @@ void ApplyModelConfigPass::runOnOperation() {
     else if (tpSize == 1 || kvHeads > 1)
       request.kvHeads = kvHeads * tpSize;
     request.headDim = type.getHeadDim();
+    request.vHeadDim = type.getVHeadDim();
     request.latentDim = type.isLatent() ? type.getLatentDim() : 0;
     if (auto attr = op.getSoftmaxScaleAttr())
       request.softmaxScale = attr.getValueAsDouble();

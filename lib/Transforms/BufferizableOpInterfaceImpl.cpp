@@ -249,21 +249,21 @@ struct WithPagesModel
     return diag;
   }
 
-  /// The layout of `cache` that has the strides of `pages`.
+  /// The layout of `cache` that has the strides of `pages`, of K or of V.
   static LogicalResult adoptLayout(WithPagesOp op, CacheOp cache,
-                                   MemRefType pages) {
+                                   MemRefType pages, bool ofV) {
     SmallVector<int64_t> strides;
     int64_t offset;
     if (failed(pages.getStridesAndOffset(strides, offset)))
       return op.emitError() << "pages need a strided layout, but are " << pages;
     if (llvm::any_of(strides, ShapedType::isDynamic))
       return success(); // the cache's own
-    if (llvm::equal(strides, cache.getPageStrides()))
+    if (llvm::equal(strides, cache.getPageStrides(ofV)))
       return success();
     Layout before = cache.getLayout();
     for (Layout layout : {Layout::NHD, Layout::HND, Layout::Packed}) {
       cache.setLayout(layout);
-      if (!llvm::equal(strides, cache.getPageStrides()))
+      if (!llvm::equal(strides, cache.getPageStrides(ofV)))
         continue;
       cache.removeStridesAttr();
       return success();
@@ -295,8 +295,10 @@ struct WithPagesModel
       return failure();
     size_t numPages = with.getPages().size();
     CacheOp cache = getCacheDeclaration(with.getHandle());
-    for (Value pages : ArrayRef(*operands).take_front(numPages))
-      if (failed(adoptLayout(with, cache, cast<MemRefType>(pages.getType()))))
+    for (auto [index, pages] :
+         llvm::enumerate(ArrayRef(*operands).take_front(numPages)))
+      if (failed(adoptLayout(with, cache, cast<MemRefType>(pages.getType()),
+                             index == 1)))
         return failure();
     ArrayRef<Value> rest = ArrayRef(*operands).drop_front(numPages);
     Value handle = ViewCacheOp::create(

@@ -330,25 +330,20 @@ SmallVector<unsigned, 8> ProgramBuilder::cacheArguments(CacheOp cache) {
   CacheGroupOp group = cache.getGroupOp();
   CacheType type = cache.getCacheType();
   int64_t sequences = capacity(group.getMaxSequences());
-  auto layout = StridedLayoutAttr::get(
-      builder.getContext(), ShapedType::kDynamic, cache.getPageStrides());
-  auto pages = MemRefType::get({capacity(group.getNumPages()),
-                                static_cast<int64_t>(group.getPageSize()),
-                                type.getNumHeads(), cache.getRowWidth()},
-                               cache.getPageElementType(), layout);
   // One group needs no prefix: its buffers have the field's own names.
   bool single = llvm::hasSingleElement(module.getOps<CacheGroupOp>());
   std::string prefix = single ? "" : (group.getSymName() + ".").str();
   Type i32 = builder.getI32Type(), i64 = builder.getI64Type();
   StringRef name = cache.getSymName();
-  auto pagesOf = [&](StringRef suffix) {
+  auto pagesOf = [&](StringRef suffix, bool ofV) {
     if (type.isLatent())
       suffix = ".kv_cache";
-    return addArgument((name + suffix).str(), BufferRole::Cache, pages);
+    return addArgument((name + suffix).str(), BufferRole::Cache,
+                       cache.getPagesType(ofV));
   };
   SmallVector<unsigned, 8> arguments = {
-      pagesOf(".k_cache"),
-      pagesOf(".v_cache"),
+      pagesOf(".k_cache", /*ofV=*/false),
+      pagesOf(".v_cache", /*ofV=*/true),
       addArgument(
           prefix + "page_table", BufferRole::PageTable,
           MemRefType::get({sequences, capacity(group.getMaxPagesPerSequence())},

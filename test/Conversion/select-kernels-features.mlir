@@ -1,4 +1,5 @@
-// RUN: kvcache-opt %s --split-input-file --kvcache-select-kernels=target=sm_90 2>/dev/null | FileCheck %s
+// RUN: kvcache-opt %s --split-input-file --kvcache-select-kernels=target=sm_90 2>%t.remarks | FileCheck %s
+// RUN: FileCheck %s --check-prefix=REMARK < %t.remarks
 // RUN: kvcache-opt %s --split-input-file "--kvcache-select-kernels=target=sm_90 runtime-strides" 2>/dev/null | FileCheck %s --check-prefix=STRIDED
 
 // What is not a plain e4m3 cache with one scale: each becomes a variant of the same kernels.
@@ -100,6 +101,7 @@ kvcache.program @kvcache.main(
 // Room for 32 rows of each sequence: tiles of K and V that serve all rows of a CTA. Few blocks
 // behind a long context split it.
 
+// REMARK:     prefill_bf16_e4m3_h16x2_d128_p16_window_{{[0-9a-f]+}}, f16-math, because max-tokens is at least 16 times max-sequences: tiles of 64 tokens for 32 rows of a sequence in a CTA of 8 warps, 3 splits of at least 128 tokens (24 CTAs in 1 wave of 132, each of up to 3 iterations and a fixed cost of 2.8), grid 2 x 4 x 3
 // CHECK:      kvcache.launch @prefill_bf16_e4m3_h16x2_d128_p16_window_{{[0-9a-f]+}} of "kvcache_prefill" grid [2, 4, 3] block [256, 1, 1] shared 203808
 // CHECK-SAME:   constants [0.00225{{[0-9]+}} : f32, 1.000000e+00 : f32, 0.000000e+00 : f32, 64 : i32, 2 : i32, 512 : i32, 511 : i32]
 // CHECK-SAME:   1 : i32, 0 : i32, 0 : i32, 0 : i32, 128 : i32, 3 : i32, 0 : i32, 8 : i32] layer "layer0" {min_ctas_per_sm = 1 : i64}

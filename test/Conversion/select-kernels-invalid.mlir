@@ -186,6 +186,30 @@ kvcache.program @kvcache.main(
 
 // -----
 
+// One of values alone.
+
+kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override
+kvcache.scale_buffer @layer0.v : f32 = 1.0 from default
+kvcache.cache_group @full page_size 16 {max_pages_per_sequence = 2 : i64, max_sequences = 2 : i64, max_tokens = 8 : i64, num_pages = 7 : i64}
+kvcache.cache @layer0 of "model.layers.0.self_attn.attn" in @full : 2 x 64 | 72 x f8E4M3FN scales(@layer0.k, @layer0.v)
+kvcache.program @kvcache.main(
+    %kc: memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>> {kvcache.name = "k_cache", kvcache.role = #kvcache<role cache>},
+    %vc: memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>> {kvcache.name = "v_cache", kvcache.role = #kvcache<role cache>},
+    %table: memref<2x2xi32> {kvcache.name = "page_table", kvcache.role = #kvcache<role page_table>},
+    %lengths: memref<2xi32> {kvcache.name = "lengths", kvcache.role = #kvcache<role lengths>},
+    %start: memref<3xi32> {kvcache.name = "query_start", kvcache.role = #kvcache<role query_start>},
+    %slots: memref<8xi64> {kvcache.name = "slot_mapping", kvcache.role = #kvcache<role slots>},
+    %x: memref<8x4x64xbf16> {kvcache.name = "x", kvcache.role = #kvcache<role activation>},
+    %o: memref<8x4x72xbf16> {kvcache.name = "o", kvcache.role = #kvcache<role activation>}) {
+  kvcache.segment @layer0 {
+    %c = kvcache.view_cache @layer0 pages(%kc, %vc) page_table(%table) lengths(%lengths) query_start(%start) slots(%slots) : memref<7x16x2x64xf8E4M3FN, strided<[2048, 128, 64, 1], offset: ?>>, memref<7x16x2x72xf8E4M3FN, strided<[2304, 144, 72, 1], offset: ?>>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 | 72 x f8E4M3FN>
+    // expected-error @below {{no attention kernel for head dim 72 of values (layer 'model.layers.0.self_attn.attn'); 64, 80, 96, 112, 128, 192 and 256 are supported}}
+    kvcache.paged_attention %x over %c outs(%o) {softmax_scale = 0.125 : f64} : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 | 72 x f8E4M3FN> -> memref<8x4x72xbf16>
+  }
+}
+
+// -----
+
 // Too many query heads on a KV head.
 
 kvcache.scale_buffer @layer0.k : f32 = 1.25e-02 from override

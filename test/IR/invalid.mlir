@@ -510,6 +510,56 @@ func.func @f(%x: tensor<?x64xf8E5M2>, %s: f32) {
 
 // -----
 
+// cache type (C1): the head dim of values
+// expected-error@+1 {{the head dim of values must be positive, but is 0}}
+func.func private @f(!kvcache.cache<2 x 64 | 0 x bf16>)
+
+// -----
+
+// write (C2): values have the head dim of values.
+func.func @f(%k: tensor<?x2x64xbf16>, %c: !kvcache.cache<2 x 64 | 32 x bf16>) {
+  // expected-error@+1 {{rows of values must be [tokens, 2, 32] for '!kvcache.cache<2 x 64 | 32 x bf16>', but are 'tensor<?x2x64xbf16>'}}
+  kvcache.write %k, %k to %c : tensor<?x2x64xbf16>, tensor<?x2x64xbf16>, !kvcache.cache<2 x 64 | 32 x bf16>
+  return
+}
+
+// -----
+
+// paged_attention (C3): outputs have it, too.
+func.func @f(%q: memref<8x4x64xbf16>, %c: !kvcache.cache<2 x 64 | 32 x bf16>) {
+  // expected-error@+1 {{output 'memref<8x4x64xbf16>' must have the shape of the query 'memref<8x4x64xbf16>' with the head dim of values, 32}}
+  kvcache.paged_attention %q over %c outs(%q) : memref<8x4x64xbf16>, !kvcache.cache<2 x 64 | 32 x bf16> -> memref<8x4x64xbf16>
+  return
+}
+
+// -----
+
+// view_cache (C2): pages of values ...
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "l" in @g : 2 x 64 | 32 x bf16 scales(@s, @s)
+func.func @f(%p: memref<7x16x2x64xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{pages of @c must be memref<pages x 16 x 2 x 32 x 'bf16'>, but are 'memref<7x16x2x64xbf16>'}}
+  %h = kvcache.view_cache @c pages(%p, %p) page_table(%t) lengths(%l) query_start(%q) slots(%m)
+    : memref<7x16x2x64xbf16>, memref<7x16x2x64xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 | 32 x bf16>
+  return
+}
+
+// -----
+
+// ... and (C3) their strides: those of a packed page of both.
+kvcache.scale_buffer @s : f32 dynamic
+kvcache.cache_group @g page_size 16
+kvcache.cache @c of "l" in @g : 2 x 64 | 32 x bf16 scales(@s, @s) layout packed
+func.func @f(%p: memref<7x16x2x64xbf16, strided<[3072, 128, 64, 1]>>, %v: memref<7x16x2x32xbf16>, %t: memref<2x2xi32>, %l: memref<2xi32>, %q: memref<3xi32>, %m: memref<8xi64>) {
+  // expected-error@+1 {{stride 0 of pages is 1024; layout 'packed' of @c has 3072}}
+  %h = kvcache.view_cache @c pages(%p, %v) page_table(%t) lengths(%l) query_start(%q) slots(%m)
+    : memref<7x16x2x64xbf16, strided<[3072, 128, 64, 1]>>, memref<7x16x2x32xbf16>, memref<2x2xi32>, memref<2xi32>, memref<3xi32>, memref<8xi64> -> !kvcache.cache<2 x 64 | 32 x bf16>
+  return
+}
+
+// -----
+
 // write (C1)
 func.func @f(%k: tensor<?x2x64xbf16>, %v: tensor<?x2x64xf16>, %c: !kvcache.cache<2 x 64 x bf16>) {
   // expected-error@+1 {{key 'tensor<?x2x64xbf16>' and value 'tensor<?x2x64xf16>' differ}}

@@ -54,6 +54,12 @@ kvcache.cache @fnuz of "model.layers.3.self_attn.attn" in @one_token : 1 x 80 x 
 // CHECK: kvcache.cache @padded of "model.layers.6.self_attn.attn" in @full : 2 x 64 x bf16 scales(@given, @given) layout strides [2544, 160, 80]{{$}}
 kvcache.cache @padded of "model.layers.6.self_attn.attn" in @full : 2 x 64 x bf16 scales(@given, @given) layout strides [2544, 160, 80]
 
+// Values with a head dim of their own; one that is that of keys is not printed.
+// CHECK: kvcache.cache @values of "model.layers.7.self_attn.attn" in @full : 2 x 192 | 128 x bf16 scales(@given, @given) layout packed{{$}}
+kvcache.cache @values of "model.layers.7.self_attn.attn" in @full : 2 x 192 | 128 x bf16 scales(@given, @given) layout packed
+// CHECK: kvcache.cache @same of "model.layers.8.self_attn.attn" in @full : 2 x 64 x bf16 scales(@given, @given){{$}}
+kvcache.cache @same of "model.layers.8.self_attn.attn" in @full : 2 x 64 | 64 x bf16 scales(@given, @given)
+
 // One latent row is key and value; its scale is both scales.
 // CHECK: kvcache.cache @latent of "model.layers.4.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@given, @given){{$}}
 kvcache.cache @latent of "model.layers.4.self_attn.attn" in @full : latent 512 + 64 x f8E4M3FN scales(@given, @given)

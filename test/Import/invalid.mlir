@@ -143,11 +143,22 @@ func.func @main(%k: tensor<4x128xbf16>, %v: tensor<4x128xbf16>) {
 
 // -----
 
-// Keys and values of different head dims.
+// Keys and values of different heads.
 
-func.func @main(%k: tensor<4x2x64xbf16>, %v: tensor<4x2x32xbf16>) {
-  // expected-error @+1 {{key and value must have the same type, but are 'tensor<4x2x64xbf16>' and 'tensor<4x2x32xbf16>'}}
+func.func @main(%k: tensor<4x2x64xbf16>, %v: tensor<4x4x64xbf16>) {
+  // expected-error @+1 {{key and value must have the same type but for the head dim, but are 'tensor<4x2x64xbf16>' and 'tensor<4x4x64xbf16>'}}
+  %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x2x64xbf16>, tensor<4x4x64xbf16>) -> tensor<0xbf16>
+  return
+}
+
+// -----
+
+// Outputs have the head dim of values.
+
+func.func @main(%q: tensor<4x2x64xbf16>, %k: tensor<4x2x64xbf16>, %v: tensor<4x2x32xbf16>, %out: tensor<4x2x64xbf16>) {
   %t = "vllm.unified_kv_cache_update"(%k, %v) {layer_name = "layers.0.attn", operand_names = ["key", "value"]} : (tensor<4x2x64xbf16>, tensor<4x2x32xbf16>) -> tensor<0xbf16>
+  // expected-error @+1 {{in the shape of the query, 'tensor<4x2x64xbf16>', with the head dim of values, 32, but is 'tensor<4x2x64xbf16>'}}
+  %o = "vllm.unified_attention_with_output"(%q, %k, %v, %out, %t) {layer_name = "layers.0.attn", operand_names = ["query", "key", "value", "output", "kv_cache_dummy_dep"]} : (tensor<4x2x64xbf16>, tensor<4x2x64xbf16>, tensor<4x2x32xbf16>, tensor<4x2x64xbf16>, tensor<0xbf16>) -> tensor<4x2x64xbf16>
   return
 }
 

@@ -37,7 +37,7 @@ def values(array, name):
 
 
 def run_reference(model, case, batch, pools):
-    out = np.zeros(batch.query.shape, bits(batch.query).dtype)
+    out = np.zeros((*batch.query.shape[:2], case.v_dim), bits(batch.query).dtype)
     lse = np.zeros(out.shape[:2], np.uint32)
     return call(model, case, batch, pools, out, lse)
 
@@ -58,8 +58,12 @@ def main():
                 Case("rope of 32 of 128 elements, e5m2", cache="f8E5M2", dim=128, rotary=32, softmax=0.09),
                 Case("scales of tokens, HND, rope, window 9", token_scales="side", layout="hnd", rotary=64, window=9),
                 Case("rows that end in their scale", token_scales="inline", window=9),
+                Case("values of 64 beside keys of 96, in rows that end in their scale", dim=96, v_dim=64, layout="packed", token_scales="inline"),
                 Case("rows that end in their scale, padded", token_scales="inline", layout="strides [2560, 160, 80]", rotary=64),
                 Case("rope in pairs, bf16 cache", cache="bf16", rotary=64, interleaved=True, softmax=0.3),
+                Case("values of 128 beside keys of 192, HND", dim=192, v_dim=128, layout="hnd", softmax=0.07),
+                Case("values of 80 beside keys of 64, packed, rope, scales of tokens", v_dim=80, layout="packed", rotary=64, token_scales="side"),
+                Case("values of 64 beside keys of 128, f16 cache, window 7", dim=128, v_dim=64, rows="f16", cache="f16", window=7),
                 Case("bf16 cache", cache="bf16", softmax=0.3))):
             # One decode row over 37 tokens, an empty sequence, seven rows of a prompt; one row of padding.
             batch = suite.batch(case, rng, lengths=(37, 0, 7), counts=(1, 0, 7), padding=1)
@@ -69,7 +73,7 @@ def main():
             # Tokens of the earlier steps; whatever else is in the pool stays NaN.
             for pool in pools:
                 for token in range(36):
-                    history = rng.standard_normal((case.kv_heads, case.dim)) * (50 if case.cache in LARGEST else 1)
+                    history = rng.standard_normal((case.kv_heads, pool.shape[-1])) * (50 if case.cache in LARGEST else 1)
                     pool[batch.table[0, token // case.page], token % case.page] = bits(
                         history.astype(np.float32).astype(TYPES[case.cache]))
             for scales in pools.scales:
@@ -81,7 +85,7 @@ def main():
             subprocess.run(["kvcache-compile", stem + ".mlir", "--ptxas=none", "--quiet", "--target=sm_80", *CAPACITIES,
                             f"--num-pages={case.pages}", "-o", stem + ".kvb"], check=True, stderr=subprocess.DEVNULL)
             inputs = {"arg0": tensor(bits(batch.key), case.rows), "arg1": tensor(bits(batch.value), case.rows),
-                      "arg2": tensor(bits(batch.query), case.rows), "arg3": tensor(bits(np.zeros_like(batch.query)), case.rows),
+                      "arg2": tensor(bits(batch.query), case.rows), "arg3": tensor(np.zeros((*batch.query.shape[:2], case.v_dim), bits(batch.query).dtype), case.rows),
                       "arg4": tensor_files.Tensor("F32", np.zeros(batch.query.shape[:2], np.float32)),
                       **{f"c.{side}_cache": tensor_files.Tensor("U8", np.ascontiguousarray(pool)) if case.token_scales == "inline"
                          else tensor(np.ascontiguousarray(pool), case.cache) for side, pool in zip("kv", pools.memory)},

@@ -66,10 +66,11 @@ class Pools(tuple):
     def __new__(cls, case, memory):
         memory = tuple(memory)
         inline = case.token_scales == "inline"
-        pools = super().__new__(cls, (pool[..., :case.dim] for pool in memory) if inline else memory)
+        dims = case.dim, case.v_dim
+        pools = super().__new__(cls, (pool[..., :dim] for pool, dim in zip(memory, dims)) if inline else memory)
         pools.memory, pools.scales = memory, []
         if inline:
-            pools.scales = [pool[..., case.dim:].view(np.float32)[..., 0] for pool in memory]
+            pools.scales = [pool[..., dim:].view(np.float32)[..., 0] for pool, dim in zip(memory, dims)]
         elif case.token_scales:
             pools.scales = [np.full((case.pages, case.page, case.kv_heads), np.nan, np.float32) for _ in "kv"]
         for scales in pools.scales:
@@ -83,8 +84,9 @@ class Case:
     def __init__(self, name, *, cache="f8E4M3FN", rows="bf16", layout="nhd", q_heads=4, kv_heads=2,
                  dim=64, page=16, k_scale=(0.0123,), v_scale=(0.0345,), softmax=0.125, cap=None,
                  window=None, memrefs=False, threaded=False, lse=True, pages=7, rotary=0, interleaved=False,
-                 token_scales=""):
+                 token_scales="", v_dim=None):
         self.__dict__.update(locals())
+        self.v_dim = v_dim or dim  # of values and outputs
         self.query = self.out = rows
         self.q_scale = self.o_scale = 1.0
 
@@ -114,31 +116,32 @@ class Case:
 
     def text(self):
         kind = "memref" if self.memrefs else "tensor"
-        rows = f"{kind}<?x{self.kv_heads}x{self.dim}x{self.rows}>"
-        query = f"{kind}<?x{self.q_heads}x{self.dim}x{self.rows}>"
+        row, value = (f"{kind}<?x{self.kv_heads}x{dim}x{self.rows}>" for dim in (self.dim, self.v_dim))
+        query, out = (f"{kind}<?x{self.q_heads}x{dim}x{self.rows}>" for dim in (self.dim, self.v_dim))
         lse = f"{kind}<?x{self.q_heads}xf32>"
-        handle = f"!kvcache.cache<{self.kv_heads} x {self.dim} x {self.cache}>"
+        shape = f"{self.kv_heads} x {self.dim}{f' | {self.v_dim}' * (self.v_dim != self.dim)} x {self.cache}"
+        handle = f"!kvcache.cache<{shape}>"
         attributes = [f"softmax_scale = {self.softmax:.17e} : f64"]
         if self.cap:
             attributes.append(f"soft_cap = {self.cap:.17e} : f64")
         if self.window is not None:
             attributes.append(f"window = {self.window} : i64")
-        outs, types = ("%o, %l", f"{query}, {lse}") if self.lse else ("%o", query)
+        outs, types = ("%o, %l", f"{out}, {lse}") if self.lse else ("%o", out)
         results = f"-> ({types})" if not self.memrefs else ""
         returned = "%r:2" if self.lse else "%r"
         values = "%r#0, %r#1" if self.lse else "%r"
         scale = lambda s: "[" + ", ".join(f"{np.float32(x):.9e}" for x in s) + "]"
         attention = f"kvcache.paged_attention %q over %c outs({outs}) {{{', '.join(attributes)}}} : {query}, {handle} -> {types}"
         more, rope = self.rope(kind)
-        write = f"kvcache.write %k, %v to %c{rope} : {rows}, {rows}, {handle}"
+        write = f"kvcache.write %k, %v to %c{rope} : {row}, {value}, {handle}"
         scales = f" token_scales {self.token_scales}" if self.token_scales else ""
         if self.threaded:
             # The pages are values; their owner declares the strides.
-            strides = [stride // pool.itemsize for pool in self.pools().memory[:1] for stride in pool.strides]
-            row = f"{self.dim + 4}xi8" if self.token_scales else f"{self.dim}x{self.cache}"
-            pages = f"tensor<{self.pages}x{self.page}x{self.kv_heads}x{row}>"
-            layout = f"bufferization.buffer_layout = strided<{strides}, offset: ?>, "
-            named = [("kp", pages, layout, "c.k_cache"), ("vp", pages, layout, "c.v_cache"),
+            elements = [f"{dim + 4}xi8" if self.token_scales else f"{dim}x{self.cache}" for dim in (self.dim, self.v_dim)]
+            pages, v_pages = (f"tensor<{self.pages}x{self.page}x{self.kv_heads}x{element}>" for element in elements)
+            layout, v_layout = (f"bufferization.buffer_layout = strided<{[stride // pool.itemsize for stride in pool.strides]}, offset: ?>, "
+                                for pool in self.pools().memory)
+            named = [("kp", pages, layout, "c.k_cache"), ("vp", v_pages, v_layout, "c.v_cache"),
                      ("t", "tensor<?x?xi32>", "", "page_table"), ("n", "tensor<?xi32>", "", "lengths"),
                      ("s", "tensor<?xi32>", "", "query_start"), ("m", "tensor<?xi64>", "", "slot_mapping")]
             arguments = ", ".join(f'%{a}: {t} {{{attribute}kvcache.name = "{name}"}}' for a, t, attribute, name in named)
@@ -146,10 +149,10 @@ class Case:
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
-kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v){scales}
-func.func @main(%k: {rows}, %v: {rows}, %q: {query}, %o: {query}, %l: {lse}{more}, {arguments}) {{
-  %kn, %vn, %a:{len(values.split())} = kvcache.with_pages @c pages(%kp, %vp : {pages}, {pages}) page_table(%t : tensor<?x?xi32>)
-    lengths(%n : tensor<?xi32>) query_start(%s : tensor<?xi32>) slots(%m : tensor<?xi64>) -> {pages}, {pages}, {types} {{
+kvcache.cache @c of "layer" in @full : {shape} scales(@k, @v){scales}
+func.func @main(%k: {row}, %v: {value}, %q: {query}, %o: {out}, %l: {lse}{more}, {arguments}) {{
+  %kn, %vn, %a:{len(values.split())} = kvcache.with_pages @c pages(%kp, %vp : {pages}, {v_pages}) page_table(%t : tensor<?x?xi32>)
+    lengths(%n : tensor<?xi32>) query_start(%s : tensor<?xi32>) slots(%m : tensor<?xi64>) -> {pages}, {v_pages}, {types} {{
   ^bb0(%c: {handle}):
     {write}
     {returned} = {attention}
@@ -162,8 +165,8 @@ func.func @main(%k: {rows}, %v: {rows}, %q: {query}, %o: {query}, %l: {lse}{more
 kvcache.scale_buffer @k : f32 = {scale(self.k_scale)} from override
 kvcache.scale_buffer @v : f32 = {scale(self.v_scale)} from override
 kvcache.cache_group @full page_size {self.page}
-kvcache.cache @c of "layer" in @full : {self.kv_heads} x {self.dim} x {self.cache} scales(@k, @v) layout {self.layout}{scales}
-func.func @main(%k: {rows}, %v: {rows}, %q: {query}, %o: {query}, %l: {lse}{more}) {results} {{
+kvcache.cache @c of "layer" in @full : {shape} scales(@k, @v) layout {self.layout}{scales}
+func.func @main(%k: {row}, %v: {value}, %q: {query}, %o: {out}, %l: {lse}{more}) {results} {{
   %c = kvcache.get_cache @c : {handle}
   {write}
   {'' if self.memrefs else returned + ' ='} {attention}
@@ -173,19 +176,19 @@ func.func @main(%k: {rows}, %v: {rows}, %q: {query}, %o: {query}, %l: {lse}{more
 
     def pools(self):
         """K and V pages, poisoned, as views [page, token, head, dim]."""
-        p, t, h, d = self.pages, self.page, self.kv_heads, self.dim + 4 * (self.token_scales == "inline")
+        p, t, h, dims = self.pages, self.page, self.kv_heads, [dim + 4 * (self.token_scales == "inline") for dim in (self.dim, self.v_dim)]
         code = POISON[self.cache]
         width = bits(np.zeros(1, TYPES[self.cache])).dtype
         if self.layout == "packed":
-            pool = np.full((p, 2, t, h, d), code, width)
-            return Pools(self, (pool[:, 0], pool[:, 1]))
+            pool, half = np.full((p, t * h * sum(dims)), code, width), t * h * dims[0]
+            return Pools(self, (pool[:, :half].reshape(p, t, h, -1), pool[:, half:].reshape(p, t, h, -1)))
         if self.layout.startswith("strides"):
             strides = [int(x) * width.itemsize for x in re.findall(r"\d+", self.layout)] + [width.itemsize]
             return Pools(self, (np.lib.stride_tricks.as_strided(np.full(p * strides[0] // width.itemsize, code, width), (p, t, h, d), strides)
-                         for _ in "kv"))
+                         for d in dims))
         if self.layout == "hnd":
-            return Pools(self, (np.full((p, h, t, d), code, width).transpose(0, 2, 1, 3) for _ in "kv"))
-        return Pools(self, (np.full((p, t, h, d), code, width) for _ in "kv"))
+            return Pools(self, (np.full((p, h, t, d), code, width).transpose(0, 2, 1, 3) for d in dims))
+        return Pools(self, (np.full((p, t, h, d), code, width) for d in dims))
 
 
 class LatentCase(Case):
@@ -374,7 +377,7 @@ class Suite:
     def check(self, case, batch, name=None):
         model = self.compile(case.text())
         rows = len(batch.query)
-        value_dim = case.latent if isinstance(case, LatentCase) else case.dim
+        value_dim = case.latent if isinstance(case, LatentCase) else case.v_dim
         untouched = np.full((rows, case.q_heads, value_dim), 0x5A5A5A5A, np.uint32).astype(
             bits(np.zeros(1, TYPES[case.out])).dtype)
         out, lse = untouched.copy(), np.full((rows, case.q_heads), 0x5A5A5A5A, np.uint32)
@@ -418,7 +421,7 @@ class Suite:
     # none of an empty sequence, one row of one token. Two padding rows.
     def batch(self, case, rng, lengths=(21, 0, 1), counts=(5, 0, 1), padding=2, unit=1.0):
         rows = sum(counts) + padding
-        make = lambda heads, type: (rng.standard_normal((rows, heads, case.dim)) * unit).astype(
+        make = lambda heads, type, dim=case.dim: (rng.standard_normal((rows, heads, dim)) * unit).astype(
             np.float32).astype(TYPES[type])
         starts = np.concatenate([[0], np.cumsum(counts)])
         per_sequence = -(-max(lengths) // case.page) + 1
@@ -434,7 +437,7 @@ class Suite:
                 positions.append(j)
         slots += [-1, case.pages * case.page + 3][:padding]
         positions += [1 << 60, 1][:padding]
-        key, value = make(case.kv_heads, case.rows), make(case.kv_heads, case.rows)
+        key, value = make(case.kv_heads, case.rows), make(case.kv_heads, case.rows, case.v_dim)
         if isinstance(case, LatentCase):
             key = np.ascontiguousarray(key[:, 0, :case.latent])
             value = np.ascontiguousarray(value[:, 0, :case.rope_dim])
@@ -479,6 +482,9 @@ class Suite:
                 Case("rope of 20 of 80 elements, in pairs, scales per head, f32 rows", rows="f32", dim=80, rotary=20, interleaved=True,
                      k_scale=(0.01, 0.3), v_scale=(0.5, 0.02)),
                 Case("rope of 32 elements into a bf16 cache, pages as values", cache="bf16", rotary=32, threaded=True),
+                Case("values of 32 beside keys of 64, HND", v_dim=32, layout="hnd"),
+                Case("values of 64 beside keys of 48, packed, rope, scales of tokens", dim=48, v_dim=64, layout="packed", rotary=32, token_scales="side"),
+                Case("values of 32, pages as values, packed, bf16 cache", v_dim=32, layout="packed", cache="bf16", threaded=True),
                 Case("soft cap smaller than the scores", cap=0.5, softmax=4.0, rows="f32")):
             self.prefilled(case, rng)
 

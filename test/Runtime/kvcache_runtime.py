@@ -20,7 +20,7 @@ class LayerInfo(c.Structure):
                 ("softmax_scale", c.c_float), ("k_scale", c.c_float), ("v_scale", c.c_float),
                 ("k_provenance", c.c_char_p), ("k_key", c.c_char_p), ("v_provenance", c.c_char_p),
                 ("v_key", c.c_char_p), ("compatibility", c.c_char_p), ("k_scale_count", c.c_uint32),
-                ("v_scale_count", c.c_uint32), ("rope_dim", c.c_int64)]
+                ("v_scale_count", c.c_uint32), ("rope_dim", c.c_int64), ("v_head_dim", c.c_int64)]
 
 
 class CudaOptions(c.Structure):

@@ -16,7 +16,7 @@ for path in sys.argv[2:]:
     for index in range(lib.kvcacheBundleLayerCount(bundle)):
         layer = LayerInfo(c.sizeof(LayerInfo))
         assert lib.kvcacheBundleLayer(bundle, c.c_size_t(index), c.byref(layer)) == 0
-        print(f"{layer.name.decode()}: {layer.query_heads} x {layer.head_dim}, {layer.rope_dim} rotary", end="")
+        print(f"{layer.name.decode()}: {layer.query_heads} x {layer.head_dim}, {layer.rope_dim} rotary, values of {layer.v_head_dim}", end="")
         scales = lib.kvcacheBundleLayerTokenScales(bundle, c.c_size_t(index)).decode()
         if scales:
             print(f", {scales} scales of tokens", end="")

@@ -33,8 +33,9 @@ std::string describeShape(const Layer &layer, int64_t sequences, int64_t rows) {
          (rows > 1 ? "x" + std::to_string(rows) : "") + " " +
          std::to_string(layer.queryHeads) + "/" +
          (layer.isLatent() ? "MLA" : std::to_string(layer.kvHeads)) + " D" +
-         std::to_string(layer.headDim) + " page " +
-         std::to_string(layer.pageSize) + " " +
+         std::to_string(layer.headDim) +
+         (layer.vHeadDim ? "/" + std::to_string(layer.vHeadDim) : "") +
+         " page " + std::to_string(layer.pageSize) + " " +
          std::string(elementTypeName(layer.elementType));
 }
 
@@ -150,8 +151,8 @@ Error measureBundle(const Options &options, const std::string &path, Card &card,
   std::vector<int64_t> lengths =
       options.lengths.empty() ? defaultLengths(longest) : options.lengths;
   // A latent row is key and value at once.
-  uint64_t rowBytes = (layer.isLatent() ? 1 : 2) *
-                      uint64_t(layer.kvHeads * layer.rowWidth()) *
+  int64_t width = layer.rowWidth() + (layer.isLatent() ? 0 : layer.vRowWidth());
+  uint64_t rowBytes = uint64_t(layer.kvHeads * width) *
                       elementTypeBytes(layer.pageElementType());
   // Enough sessions that none finds its cache in L2.
   uint64_t cacheBytes = uint64_t(sizes.numPages * layer.pageSize) * rowBytes;

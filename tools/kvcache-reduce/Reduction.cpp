@@ -90,8 +90,7 @@ static bool shrinkHeads(ModuleOp module) {
   replacer.addReplacement([&](CacheType type) -> std::optional<Type> {
     if (type.isLatent())
       return std::nullopt;
-    return CacheType::get(type.getContext(), type.getNumHeads() / heads,
-                          type.getHeadDim(), type.getElementType());
+    return type.withNumHeads(type.getNumHeads() / heads);
   });
   replacer.addReplacement([&](RankedTensorType type) -> std::optional<Type> {
     if (type.getRank() != 3 || type.getDimSize(1) % heads)

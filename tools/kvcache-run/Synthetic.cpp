@@ -79,7 +79,8 @@ Error addRow(const Layer &layer, const Buffer &cache, Numbers &numbers,
     return add(cache.elementType, cache.shape[2] * cache.shape[3]);
   Error error;
   for (int64_t head = 0; !error && head < cache.shape[2]; ++head) {
-    error = add(ElementType::F8E4M3FN, layer.valueDim());
+    error = add(ElementType::F8E4M3FN,
+                layer.isTileScaled() ? layer.valueDim() : cache.shape[3] - 4);
     if (!error)
       error = add(ElementType::F32,
                   layer.isTileScaled() ? layer.valueDim() / 128 : 1, 1.25f);

@@ -407,6 +407,7 @@ compareWithConfig(const Manifest &manifest, const Checkpoint &checkpoint,
     AttentionRequest request;
     request.layer = layer.name;
     request.headDim = layer.headDim;
+    request.vHeadDim = layer.valueDim();
     if (layer.isLatent())
       request.latentDim = layer.valueDim();
     // Of several ranks, each has a part of the heads.

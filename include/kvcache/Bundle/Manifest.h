@@ -102,11 +102,11 @@ struct LayerBuffers {
   std::string query;       // [max_tokens][query_heads][head_dim]
   std::string querySource; // as query: what FP8 queries are quantized from,
                            // if the segment does it
-  std::string key, value;  // [max_tokens][kv_heads][head_dim]
+  std::string key, value;  // [max_tokens][kv_heads][head_dim], of value its own
   std::string ropeTable;   // [positions][rotary dim] f32, cosines then sines,
                            // if the write rotates keys
   std::string positions;   // [max_tokens] i64, with a rope table
-  std::string output;      // as query
+  std::string output;      // as query, with the head dim of values
   std::string lse;         // [max_tokens][query_heads] f32, natural logarithm
   std::string sinks;       // [query_heads] f32, logits
   std::string alibiSlopes; // [query_heads] f32
@@ -139,6 +139,8 @@ struct Layer {
   int64_t queryHeads = 0;
   int64_t kvHeads = 0;
   int64_t headDim = 0;
+  /// Of values and outputs, where that is not headDim; else 0.
+  int64_t vHeadDim = 0;
   /// Rotary elements at the end of the rows of a latent cache (MLA), whose
   /// other elements are the values; 0 of other caches. A latent cache of u8 has
   /// fp8_ds_mla rows of `rowWidth` bytes.
@@ -168,14 +170,18 @@ struct Layer {
     return hasInlineScales() ? ElementType::U8 : elementType;
   }
   /// Elements of an output row of a head.
-  int64_t valueDim() const { return headDim - ropeDim; }
-  /// The last dimension of the cache: `headDim`; of rows that end in their
-  /// scale the bytes of codes and scale; or the bytes of an fp8_ds_mla row:
-  /// codes, an f32 scale for each 128 of them, the rotary part in bf16.
+  int64_t valueDim() const { return vHeadDim ? vHeadDim : headDim - ropeDim; }
+  /// The last dimension of the pages of keys: `headDim`; of rows that end in
+  /// their scale the bytes of codes and scale; or the bytes of an fp8_ds_mla
+  /// row: codes, an f32 scale for each 128 of them, the rotary part in bf16.
   int64_t rowWidth() const {
     return isTileScaled()      ? valueDim() + valueDim() / 32 + 2 * ropeDim
            : hasInlineScales() ? headDim + 4
                                : headDim;
+  }
+  /// That of the pages of values.
+  int64_t vRowWidth() const {
+    return vHeadDim ? rowWidth() - headDim + vHeadDim : rowWidth();
   }
 };
 

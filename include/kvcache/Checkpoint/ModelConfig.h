@@ -109,7 +109,8 @@ readModelDType(const JsonFile &config);
 /// An attention layer of the graph, with what the graph itself says.
 struct AttentionRequest {
   std::string layer;
-  int64_t queryHeads = 0, kvHeads = 0, headDim = 0; ///< 0: not known
+  /// 0: not known. `vHeadDim` is that of values.
+  int64_t queryHeads = 0, kvHeads = 0, headDim = 0, vHeadDim = 0;
   /// The part of a cached row of MLA that is the value; 0: keys and values.
   int64_t latentDim = 0;
   std::optional<double> softmaxScale, softCap; ///< attributes

@@ -148,6 +148,10 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
     take a handle, which comes from `kvcache.get_cache` (by name) or from
     `kvcache.view_cache` (from buffers).
 
+    `!kvcache.cache<H x D | E x T>` is a cache whose values have a head dim `E`
+    of their own, other than the `D` of keys and queries; outputs of attention
+    have `E` elements a head.
+
     `!kvcache.cache<latent L + R x T>` is the cache of multi-head latent
     attention (MLA): one row a token, `L` latent elements and then `R` rotary
     ones, that all query heads share. The row is the key, its latent part the
@@ -164,46 +168,52 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
 
     Constraints:
 
-    * (C1) the number of KV heads and the head dim are positive;
+    * (C1) the number of KV heads and the head dims are positive;
     * (C2) the element type is f8E4M3FN, f8E5M2, f8E4M3FNUZ, f16, bf16 or f32,
       or, of a latent cache, fp8_ds_mla;
     * (C3) a latent cache has one KV head, and its latent and rotary parts have
-      at least one element;
+      at least one element; its latent part is the head dim of its values;
     * (C4) with fp8_ds_mla the latent part is a multiple of 128.
   }];
   let parameters = (ins
     "int64_t":$numHeads,
     "int64_t":$headDim,
     "::mlir::Type":$elementType,
-    "int64_t":$ropeDim
+    "int64_t":$ropeDim,
+    "int64_t":$vHeadDim
   );
   let builders = [
     TypeBuilder<(ins "int64_t":$numHeads, "int64_t":$headDim, "::mlir::Type":$elementType), [{
-      return $_get($_ctxt, numHeads, headDim, elementType, int64_t(0));
+      return $_get($_ctxt, numHeads, headDim, elementType, int64_t(0), headDim);
+    }]>,
+    TypeBuilder<(ins "int64_t":$numHeads, "int64_t":$headDim, "int64_t":$vHeadDim, "::mlir::Type":$elementType), [{
+      return $_get($_ctxt, numHeads, headDim, elementType, int64_t(0), vHeadDim);
     }]>
   ];
   let extraClassDeclaration = [{
     /// The cache of MLA with rows of `latentDim` + `ropeDim` elements.
     static CacheType getLatent(::mlir::MLIRContext *context, int64_t latentDim,
                                int64_t ropeDim, ::mlir::Type elementType) {
-      return get(context, 1, latentDim + ropeDim, elementType, ropeDim);
+      return get(context, 1, latentDim + ropeDim, elementType, ropeDim, latentDim);
     }
     /// The same cache with other elements.
     CacheType withElementType(::mlir::Type elementType) const {
-      return get(getContext(), getNumHeads(), getHeadDim(), elementType, getRopeDim());
+      return get(getContext(), getNumHeads(), getHeadDim(), elementType, getRopeDim(), getVHeadDim());
     }
     /// The same cache with another number of KV heads.
     CacheType withNumHeads(int64_t numHeads) const {
-      return get(getContext(), numHeads, getHeadDim(), getElementType(), getRopeDim());
+      return get(getContext(), numHeads, getHeadDim(), getElementType(), getRopeDim(), getVHeadDim());
     }
     /// One row is both key and value.
     bool isLatent() const { return getRopeDim() != 0; }
+    /// Values have another head dim than keys: V has pages of a shape of its own.
+    bool hasOwnVHeadDim() const { return !isLatent() && getVHeadDim() != getHeadDim(); }
     /// Elements of a latent row in front of its rotary part.
     int64_t getLatentDim() const { return getHeadDim() - getRopeDim(); }
     /// Elements of a token's key and value in a graph; of a latent cache these
     /// are the two parts of its row.
     int64_t getKeyWidth() const { return isLatent() ? getLatentDim() : getNumHeads() * getHeadDim(); }
-    int64_t getValueWidth() const { return isLatent() ? getRopeDim() : getNumHeads() * getHeadDim(); }
+    int64_t getValueWidth() const { return isLatent() ? getRopeDim() : getNumHeads() * getVHeadDim(); }
     /// Rows hold their own scales, in the format fp8_ds_mla.
     bool isTileScaled() const { return getElementType().isInteger(8); }
     /// Latent codes that share one scale in fp8_ds_mla rows.
@@ -214,16 +224,17 @@ def KVCache_CacheType : TypeDef<KVCache_Dialect, "Cache"> {
     int64_t getRotaryOffset() const {
       return getTileScalesOffset() + 4 * (getLatentDim() / kTileSize);
     }
-    /// Elements of a page for one token and head: the head dim, or the bytes
-    /// of an fp8_ds_mla row.
-    int64_t getRowWidth() const {
-      return isTileScaled() ? getRotaryOffset() + 2 * getRopeDim() : getHeadDim();
+    /// Elements of a page of K, or of V, for one token and head: the head dim,
+    /// or the bytes of an fp8_ds_mla row.
+    int64_t getRowWidth(bool ofV = false) const {
+      return isTileScaled() ? getRotaryOffset() + 2 * getRopeDim()
+             : ofV && !isLatent() ? getVHeadDim() : getHeadDim();
     }
     /// An 8-bit float element type, whose values are scaled by the cache's
     /// scales.
     bool isQuantized() const;
-    /// Print and parse `H x D x T` or `latent L + R x T`, without the angle
-    /// brackets.
+    /// Print and parse `H x D x T`, `H x D | E x T` or `latent L + R x T`,
+    /// without the angle brackets.
     void printShape(::mlir::AsmPrinter &printer) const;
     static ::mlir::FailureOr<CacheType> parseShape(::mlir::AsmParser &parser);
   }];

@@ -125,6 +125,10 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
 
     Where one latent row is both key and value (MLA), one scale is both scales.
 
+    Values may have a head dim of their own, `2 x 192 | 128 x bf16`. The pages of
+    K and of V then have strides of their own, each as the layout says; those of
+    `strides` hold for both.
+
     Where tensor parallelism splits the layer, the declaration is that of one
     rank: `shards` is the number of parts into which the KV heads of the layer
     were split, and the KV heads are those of one part
@@ -166,6 +170,7 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     kvcache.cache @latent of "model.layers.1.self_attn.attn" in @full : latent 512 + 64 x bf16 scales(@layer0.k, @layer0.k)
     kvcache.cache @padded of "model.layers.2.self_attn.attn" in @full : 2 x 64 x bf16 scales(@layer0.k, @layer0.v) layout strides [2560, 160, 80]
     kvcache.cache @scaled of "model.layers.3.self_attn.attn" in @full : 2 x 64 x f8E4M3FN scales(@layer0.k, @layer0.v) token_scales inline
+    kvcache.cache @values of "model.layers.4.self_attn.attn" in @full : 2 x 192 | 128 x bf16 scales(@layer0.k, @layer0.v)
     ```
   }];
   let arguments = (ins
@@ -205,12 +210,15 @@ def KVCache_CacheOp : KVCache_SymbolOp<"cache", [DeclareOpInterfaceMethods<Symbo
     /// end in their scale.
     ::mlir::Type getPageElementType();
     /// Elements of a page for one token and head.
-    int64_t getRowWidth() { return getCacheType().getRowWidth() + (hasInlineScales() ? 4 : 0); }
+    int64_t getRowWidth(bool ofV = false) { return getCacheType().getRowWidth(ofV) + (hasInlineScales() ? 4 : 0); }
     CacheGroupOp getGroupOp();
     ScaleBufferOp getKScaleOp();
     ScaleBufferOp getVScaleOp();
-    /// Strides of the page buffers in elements: page, token, head, dim.
-    ::llvm::SmallVector<int64_t, 4> getPageStrides();
+    /// Strides of the pages of K, or of V, in elements: page, token, head, dim.
+    ::llvm::SmallVector<int64_t, 4> getPageStrides(bool ofV = false);
+    /// The pages of K, or of V; their number is dynamic where there is no
+    /// capacity, and their offset is.
+    ::mlir::MemRefType getPagesType(bool ofV);
     /// Whether rows are apart with these strides of page, token and head.
     bool acceptsStrides(::llvm::ArrayRef<int64_t> strides);
     /// `nhd`, `hnd`, `packed`, or `strides:PAGE,TOKEN,HEAD`.
@@ -274,7 +282,7 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, AttrSizedOperandSegmen
 
     | operand | shape | meaning |
     |---|---|---|
-    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim]` in this logical order; the layout is in the strides. Of a latent cache `[num_pages, page_size, 1, L + R]`, given as both; of fp8_ds_mla bytes, and of `token_scales inline` bytes `[num_pages, page_size, KV heads, head dim + 4]` | codes |
+    | `k_pages`, `v_pages` | `[num_pages, page_size, KV heads, head dim of keys or values]` in this logical order; the layout is in the strides. Of a latent cache `[num_pages, page_size, 1, L + R]`, given as both; of fp8_ds_mla bytes, and of `token_scales inline` bytes `[num_pages, page_size, KV heads, head dim + 4]` | codes |
     | `page_table` | `[max_sequences, max_pages_per_sequence]` i32 | page ids; entries past the last page of a sequence are never read |
     | `lengths` | `[max_sequences]` i32 | tokens in the cache, the new ones included |
     | `query_start` | `[max_sequences + 1]` i32 | first row of each sequence in this step |
@@ -284,8 +292,8 @@ def KVCache_ViewCacheOp : KVCache_Op<"view_cache", [Pure, AttrSizedOperandSegmen
     Constraints:
 
     * (C1) the symbol is a `kvcache.cache`, and the result type is its type;
-    * (C2) pages have the cache's element type, page size, KV heads and head dim,
-      or are of bytes as above;
+    * (C2) pages have the cache's element type, page size, KV heads and head
+      dim, of keys or of values, or are of bytes as above;
     * (C3) the strides of the pages, where static, are those of the cache's layout;
     * (C4) `query_start` has one entry more than `lengths`, and the page table one
       row for each entry of `lengths`, where these sizes are static;
@@ -353,7 +361,7 @@ def KVCache_WithPagesOp : KVCache_Op<"with_pages", [
     * (C1) the symbol is a `kvcache.cache`, and the region's argument has its
       type;
     * (C2) there are two pages, or one of a latent cache, of the cache's element
-      type, page size, KV heads and head dim;
+      type, page size, KV heads and head dim, of keys or of values;
     * (C3) `query_start` has one entry more than `lengths`, and the page table
       one row for each entry of `lengths`, where these sizes are static;
     * (C4) the results have the types of the pages, and then of what is yielded;
@@ -660,8 +668,9 @@ def KVCache_WriteOp : KVCache_WritingOp<"write"> {
 
     Constraints:
 
-    * (C1) key and value have the same type;
-    * (C2) rows are `[tokens, KV heads, head dim]` of the cache;
+    * (C1) key and value have the same type but for their last dimension;
+    * (C2) rows are `[tokens, KV heads, head dim]` of the cache, those of values
+      with the head dim of values;
     * (C3) the cache is not latent;
     * (C4) a `rope` table has an even rotary dim up to the head dim, and at
       least one position;
@@ -850,7 +859,8 @@ def KVCache_PagedAttentionOp : KVCache_AttentionOp<"paged_attention", [AttrSized
     * (C1) queries are `[tokens, query heads, head dim]` with the cache's head
       dim;
     * (C2) the number of query heads is a multiple of the number of KV heads;
-    * (C3) the output has the shape of the query;
+    * (C3) the output has the shape of the query, with the head dim of the
+      cache's values;
     * (C4) the LSE is `[tokens, query heads]`;
     * (C5) `softmax_scale` and `soft_cap` are finite and positive, `window` is
       not negative;

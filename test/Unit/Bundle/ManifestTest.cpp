@@ -710,6 +710,38 @@ TEST(ManifestTest, LatentLayersSurvive) {
   EXPECT_EQ(writeManifest(*read), text);
 }
 
+TEST(ManifestTest, ValuesMayHaveTheirOwnHeadDim) {
+  Manifest m = sample();
+  Layer &layer = m.layers[0];
+  layer.vHeadDim = 32;
+  for (const std::string *name :
+       {&layer.buffers.value, &layer.buffers.output, &layer.buffers.vCache}) {
+    Buffer &buffer = bufferNamed(m, *name);
+    buffer.shape.back() = 32;
+    buffer.strides = contiguousStrides(buffer.shape);
+    buffer.bytes = *spanBytes(buffer);
+  }
+  layer.compatibility = cacheCompatibility(layer);
+  Error error = validateManifest(m);
+  ASSERT_FALSE(bool(error)) << error.message();
+  std::string text = writeManifest(m);
+  Expected<Manifest> read = parseManifest(text);
+  ASSERT_TRUE(bool(read)) << read.message();
+  EXPECT_EQ(read->layers[0].headDim, 64);
+  EXPECT_EQ(read->layers[0].valueDim(), 32);
+  EXPECT_EQ(read->layers[1].vHeadDim, 0);
+  EXPECT_EQ(writeManifest(*read), text);
+  // Keys' pages in place of values', and one that says nothing.
+  Manifest other = m;
+  other.layers[0].buffers.vCache = layer.buffers.kCache;
+  EXPECT_NE(validateManifest(other).message().find("layers[0].buffers.v_cache"),
+            std::string::npos);
+  m.layers[0].vHeadDim = 64;
+  EXPECT_NE(validateManifest(m).message().find(
+                "layers[0].v_head_dim: expected one only where it differs"),
+            std::string::npos);
+}
+
 const HostileCase hostileLatents[] = {
     {"two KV heads",
      [](Manifest &m) {
@@ -948,6 +980,7 @@ TEST(ManifestTest, CompatibilityFollowsEveryFact) {
   EXPECT_TRUE(differs([](Layer &l) { l.pageSize = 32; }));
   EXPECT_TRUE(differs([](Layer &l) { l.kvHeads = 1; }));
   EXPECT_TRUE(differs([](Layer &l) { l.headDim = 128; }));
+  EXPECT_TRUE(differs([](Layer &l) { l.vHeadDim = 128; }));
   EXPECT_TRUE(differs([](Layer &l) { l.ropeDim = 16; }));
   // Where a scale came from does not matter to who reads the cache.
   EXPECT_FALSE(differs([](Layer &l) { l.kScale.key = "other"; }));

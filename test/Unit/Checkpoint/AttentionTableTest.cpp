@@ -96,6 +96,9 @@ TEST_F(Attention, AConfigThatContradictsTheGraphIsAnError) {
               "num_key_value_heads says 2");
   expectError(with(&AttentionRequest::headDim, 128),
               "the graph has head dim 128, but config.json: head_dim says 64");
+  expectError(with(&AttentionRequest::vHeadDim, 32),
+              "the graph has head dim of values 32, but config.json: head_dim "
+              "says 64");
 }
 
 TEST_F(Attention, ALatentCacheMustBeThatOfTheConfig) {
