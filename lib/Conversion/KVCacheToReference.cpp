@@ -476,7 +476,7 @@ void ReferenceLowering::lower(WriteOp op) {
   Value amax;
   if (cache.getTokenScales())
     amax = stackBuffer(op, 1, b.getF32Type());
-  auto codes = dyn_cast<FloatType>(cache.getCacheType().getElementType());
+  auto codes = dyn_cast<FloatType>(type.getElementType());
   if (quantized) {
     sides[0].scale = getScale(b, cache.getKScaleOp());
     sides[1].scale = getScale(b, cache.getVScaleOp());
